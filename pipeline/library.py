@@ -16,14 +16,13 @@ from pipeline.config import Settings, load_settings
 from pipeline.errors import UsageError
 from pipeline.extraction.images.files import read_file
 from pipeline.extraction.stored_picture import cut_faces, encode_reference_image
+from pipeline.jobs import store as opening
 from pipeline.jobs.expectation import calibration_warning
 from pipeline.jobs.people import People
 from pipeline.jobs.session import RunRequest
-from pipeline.jobs.stores import open_or_create_store, settings_of_store, unlock_store
+from pipeline.jobs.store import Store, open_or_create_store
 from pipeline.runtime.buckets import is_address
-from pipeline.store import connect
 from pipeline.store.catalog.opening import has_store
-from pipeline.store.operations import Store
 from pipeline.texts import directory_name
 from pipeline.types import QUALITIES, ByteArray, DecodedImage, FloatArray, Progress, SilentProgress, Source, boxes_of
 
@@ -32,12 +31,9 @@ if TYPE_CHECKING:
     from pipeline.evaluation.pairs.measures import PairsResult
     from pipeline.evaluation.report import Report
     from pipeline.jobs.run_report import RunReport
-    from pipeline.jobs.search import Recogniser
-    from pipeline.people.service import IdentityService
     from pipeline.store.records import ChangesPage, FaceAnswer
 
 _COMMAND = "library"  # what another process is told that finds the store in use
-_PAGE_ROWS = 65_536
 _log = logging.getLogger("facepipe")
 _AXES, _CHANNELS = 3, 3  # of pixels
 
@@ -53,10 +49,10 @@ def open_store(path: Path | str, *, settings: Mapping[str, object] | None = None
     2
     """
     options = load_settings(flags=settings)
-    store = connect.open_store(Path(path), command=_COMMAND)
+    store = opening.open_store(Path(path), options, command=_COMMAND)
     try:
-        unlock_store(store, options)
-        return OpenStore(store, options)
+        store.unlock()
+        return OpenStore(store)
     except BaseException:
         store.close()
         raise
@@ -90,7 +86,7 @@ def create_store(
         warning = calibration_warning(store.identity)
         if warning is not None:
             _log.warning("%s", warning)
-        return OpenStore(store, options)
+        return OpenStore(store)
     except BaseException:
         store.close()
         raise
@@ -100,11 +96,9 @@ class OpenStore:
     """An open store, from `open_store` or `create_store`. Close it, or use it in a `with` statement: other processes
     cannot open it meanwhile."""
 
-    def __init__(self, store: Store, settings: Settings) -> None:
+    def __init__(self, store: Store) -> None:
         self._store = store
-        self._request_settings = settings  # as given: a run compares them with the store's
-        self._settings = settings_of_store(settings, store.identity, store.path)
-        self._recogniser: Recogniser | None = None
+        self._settings = store.settled
 
     @property
     def path(self) -> Path:
@@ -135,11 +129,11 @@ class OpenStore:
         """
         from pipeline.jobs.run import run
 
-        self._forget_models()  # and with them the identities from before the run
+        self._store.release()  # the models, and the identities from before the run
         request = RunRequest(
             _source(source),
             self.path,
-            self._request_settings,
+            self._store.settings,  # as given: a run compares them with the store's
             account,
             _directory(directory),
             _COMMAND,
@@ -156,7 +150,7 @@ class OpenStore:
         """
         from pipeline.jobs.run_page import write_report_page
 
-        write_report_page(self._store, self._request_settings, Path(to), account=account, run_id=run_id)
+        write_report_page(self._store, Path(to), account=account, run_id=run_id)
 
     def recognise(
         self,
@@ -177,12 +171,10 @@ class OpenStore:
         >>> face.identity.similarity_score >= 1
         True
         """
-        from pipeline.jobs.search import Recogniser
+        from pipeline.jobs.search import recognise
 
         data = image if isinstance(image, bytes) else read_file(Path(image), self._settings.decode.max_bytes)
-        if self._recogniser is None:
-            self._recogniser = Recogniser(self._store, self._settings)
-        return self._recogniser.faces(data, account, _directory(directory), top)
+        return recognise(self._store, data, account, _directory(directory), top)
 
     @property
     def people(self) -> StorePeople:
@@ -198,7 +190,7 @@ class OpenStore:
         ['main', 'main']
         1
         """
-        return StorePeople(self._store, self._settings, service=self._service)
+        return StorePeople(self._store)
 
     def changes(self, since: int = 0, *, account: str | None = None, limit: int = 1000) -> ChangesPage:
         """The changes of people after the commit of this number, of one account or of all, for a reader that keeps a
@@ -210,7 +202,9 @@ class OpenStore:
         >>> [entry.kind for entry in page.entries][:2], page.more
         (['insert', 'insert'], False)
         """
-        account_id = None if account is None else self._store.account_id(account)
+        from pipeline.jobs.accounts import find_account
+
+        account_id = None if account is None else find_account(self._store, account)[1]
         return self._store.changes(since, account_id, limit)
 
     def faces(self) -> pa.Table:
@@ -220,7 +214,7 @@ class OpenStore:
         ...     store.faces()["outcome"].to_pylist()
         ['inserted', 'inserted']
         """
-        return self._store.view_table("faces")
+        return self._store.table("faces").read_all()
 
     def photos(self) -> pa.Table:
         """The rows that runs took in, with path, hash and status: the columns of `media.parquet`.
@@ -229,7 +223,7 @@ class OpenStore:
         ...     store.photos()["status"].to_pylist()
         ['ok', 'ok']
         """
-        return self._store.view_table("media")
+        return self._store.table("media").read_all()
 
     def embeddings(self) -> pa.Table:
         """The faces' embeddings: `face_id` and `embedding` (a list of d float32, L2 norm 1), by `face_id`.
@@ -240,14 +234,10 @@ class OpenStore:
         ...     store.embeddings().num_rows
         2
         """
-        pages = [self._store.embeddings_table(-1, _PAGE_ROWS)]
-        while len(pages[-1]) == _PAGE_ROWS:
-            pages.append(self._store.embeddings_table(pages[-1]["face_id"][-1].as_py(), _PAGE_ROWS))
-        return pa.concat_tables(pages)
+        return self._store.table("embeddings").read_all()
 
     def close(self) -> None:
         """Ends the work on the store; a second call does nothing."""
-        self._forget_models()
         self._store.close()
 
     def __enter__(self) -> OpenStore:
@@ -256,24 +246,16 @@ class OpenStore:
     def __exit__(self, *_exception: object) -> None:
         self.close()
 
-    def _service(self) -> IdentityService | None:
-        return None if self._recogniser is None else self._recogniser.service
-
-    def _forget_models(self) -> None:
-        if self._recogniser is not None:
-            self._recogniser.close()
-            self._recogniser = None
-
 
 class StorePeople(People):
     """The people of an open store."""
 
     def of(self, *, account: str | None = None, directory: str = "main") -> People:
         """Those of another account or directory."""
-        return People(self._store, self._settings, account, _directory(directory), self._service)
+        return People(self._store, account, _directory(directory))
 
     def __call__(self) -> pa.Table:
-        return self._store.view_table("persons")
+        return self._store.table("persons").read_all()
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,7 +47,7 @@ def create(userid: str, store: Path, password_stdin: bool, as_json: bool, settin
     """
     password = _new_password(password_stdin)
     from pipeline.jobs.expectation import calibration_warning
-    from pipeline.jobs.stores import open_or_create_store
+    from pipeline.jobs.store import open_or_create_store
     from pipeline.store.catalog.accounts import check_user_id, hash_password
 
     # Before the store: a mistyped name must not leave an empty one behind.
@@ -76,17 +75,17 @@ def list_accounts(store: Path, as_json: bool) -> None:
     Example:
       facepipe account list --store ~/people
     """
-    from pipeline.store.connect import open_store
+    from pipeline.jobs.store import open_store
 
-    with open_store(store, command="account list", reading=True) as client:
-        accounts = client.account_summaries()
+    with open_store(store, command="account list", reading=True) as opened:
+        accounts = opened.accounts()
     lines = [_line(row) for row in accounts] or ["no accounts"]
-    emit({"accounts": [asdict(row) for row in accounts]}, lines, as_json)
+    emit({"accounts": [row.as_dict() for row in accounts]}, lines, as_json)
 
 
 def _line(row: AccountSummary) -> str:
     password = "" if row.password_set else "  (no password: `facepipe account password` sets one)"
-    return f"{row.account}  {_directories(row.directories)}, {_identities(row.identities)}{password}"
+    return f"{row.account}  {_directories(len(row.directories))}, {_identities(row.identities)}{password}"
 
 
 @account.command()
@@ -106,11 +105,11 @@ def password(userid: str, store: Path, password_stdin: bool, as_json: bool) -> N
       facepipe account password alice --store ~/people --password-stdin < password.txt
     """
     new = _new_password(password_stdin)
+    from pipeline.jobs.store import open_store
     from pipeline.store.catalog.accounts import hash_password
-    from pipeline.store.connect import open_store
 
-    with open_store(store, command="account password") as client:
-        client.set_password(userid, hash_password(new))
+    with open_store(store, command="account password") as opened:
+        opened.set_password(userid, hash_password(new))
     emit(*_password_shown(userid, store, None if password_stdin else new), as_json)
 
 
@@ -165,7 +164,7 @@ def list_directories(store: Path, account: str | None, as_json: bool) -> None:
       facepipe directory list --store ~/people --account alice --json
     """
     from pipeline.jobs import accounts
-    from pipeline.store.connect import open_store
+    from pipeline.jobs.store import open_store
 
     with open_store(store, command="directory list", reading=True) as opened:
         rows = accounts.list_directories(opened, account)
@@ -191,7 +190,7 @@ def delete(name: str, store: Path, account: str | None, yes: bool, as_json: bool
       facepipe directory delete visitors --store ~/people --account alice --yes --json
     """
     from pipeline.jobs.accounts import delete_directory, find_directory
-    from pipeline.store.connect import open_store
+    from pipeline.jobs.store import open_store
 
     with open_store(store, command="directory delete") as opened:
         row = find_directory(opened, account, name)

@@ -61,13 +61,12 @@ def opened_people(
 ) -> Iterator[People]:
     """The people of a directory, for the block; the store's pictures can be written unless `reading`."""
     from pipeline.jobs.people import People
-    from pipeline.jobs.stores import unlock_store
-    from pipeline.store.connect import open_store
+    from pipeline.jobs.store import open_store
 
-    with open_store(store, command=command, reading=reading) as opened:
+    with open_store(store, settings, command=command, reading=reading) as opened:
         if not reading:
-            unlock_store(opened, settings)
-        yield People(opened, settings, account, directory)
+            opened.unlock()
+        yield People(opened, account, directory)
 
 
 def _emit_rows(key: str, rows: Sequence[Mapping[str, Any]], lines: Iterable[str], as_json: bool, as_csv: bool) -> None:

@@ -37,11 +37,11 @@ def check(store: Path, repair: bool, as_json: bool) -> None:
       facepipe check --store ~/people
       facepipe check --store ~/people --repair --json
     """
-    from pipeline.store.connect import open_store
+    from pipeline.jobs.store import open_store
 
     with open_store(store, command="check", repair=repair, reading=not repair) as opened, LongWork() as long:
         long.progress.start("check", None)
-        checked = opened.check(repair=repair, progress=lambda _: long.progress.advance())
+        checked = opened.check(repair=repair, progress=long.progress)
     report = checked.report
     result = {
         "problems": [asdict(problem) for problem in report.problems],
@@ -77,7 +77,7 @@ def export(store: Path, to: Path, as_json: bool) -> None:
     Example:
       facepipe export --store ~/people --to ~/people-parquet
     """
-    from pipeline.store.connect import open_store
+    from pipeline.jobs.store import open_store
 
     with open_store(store, command="export", reading=True) as opened:
         rows = opened.export(to)
@@ -115,10 +115,10 @@ def report(
       facepipe report --store ~/people --run last --to last-night.html
     """
     from pipeline.jobs.run_page import write_report_page
-    from pipeline.store.connect import open_store
+    from pipeline.jobs.store import open_store
 
-    with open_store(store, command="report", reading=True) as opened:
-        shown = write_report_page(opened, settings, to, account=account, run_id=run_id)
+    with open_store(store, settings, command="report", reading=True) as opened:
+        shown = write_report_page(opened, to, account=account, run_id=run_id)
     emit({"page": str(to), "run_id": shown, "bytes": to.stat().st_size}, [f"report      {to}"], as_json)
     if show:
         webbrowser.open(to.absolute().as_uri())

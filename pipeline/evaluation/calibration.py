@@ -42,9 +42,9 @@ from pipeline.evaluation.statistics import (
 from pipeline.extraction.images.files import shown
 from pipeline.jobs.accounts import find_account
 from pipeline.jobs.calibration_file import write_calibration
+from pipeline.jobs.store import open_store
 from pipeline.matching.calibration import EXPONENTS, Calibration
 from pipeline.pages.sections import Row, Section
-from pipeline.store.connect import open_store
 from pipeline.store.records import StoreIdentity
 from pipeline.types import DoubleArray, Progress
 
@@ -281,7 +281,7 @@ def _labels(request: CalibrationRequest, skipped: Skipped) -> tuple[dict[str, Pa
         _, account_id = find_account(opened, request.account)
         # Only names from the source of a run are labels. Identities are not: they were made with the distances that
         # the fit calibrates.
-        names = opened.named_photos(account_id, request.directory)
+        names = dict(zip(*opened.photos("names", account_id, request.directory).to_pydict().values(), strict=True))
     if not names:
         raise InputError(message=f'No row of the directory "{request.directory}" of {request.store} has a name.')
     return {path: Path(path) for path in names}, names

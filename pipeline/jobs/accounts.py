@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 
-from pipeline.errors import DirectoryUnknown, UsageError
-from pipeline.store.operations import Store
-from pipeline.store.records import DirectoryRow
+from pipeline.errors import AccountUnknown, DirectoryUnknown, UsageError
+from pipeline.jobs.store import Store
+from pipeline.store.records import AccountSummary, DirectoryRow
 from pipeline.texts import directory_name
 
 DEFAULT_ACCOUNT = "default"
@@ -29,17 +29,24 @@ def find_account(store: Store, account: str | None) -> tuple[str, int]:
 
     Raises AccountUnknown, and UsageError where there are several and none was named.
     """
-    accounts = store.accounts()
+    found = _find(store, account)
+    return found.account, found.account_id
+
+
+def _find(store: Store, account: str | None) -> AccountSummary:
+    accounts = {row.account: row for row in store.accounts()}
     if account is None and len(accounts) > 1:
         raise UsageError(message=f"The store has several accounts ({', '.join(accounts)}): name one with --account.")
-    name = account or (accounts[0] if accounts else DEFAULT_ACCOUNT)
-    return name, store.account_id(name)
+    name = account or next(iter(accounts), DEFAULT_ACCOUNT)
+    if name not in accounts:
+        raise AccountUnknown(account=name, known=", ".join(accounts) or "none yet", path=store.path)
+    return accounts[name]
 
 
 def list_directories(store: Store, account: str | None) -> list[DirectoryRow]:
     """The directories that hold an identity, of an account (None: of all). Raises AccountUnknown."""
-    account_id = None if account is None else store.account_id(account)
-    return [directory for directory in store.directories() if account_id in (None, directory.account_id)]
+    accounts = store.accounts() if account is None else [_find(store, account)]
+    return [directory for each in accounts for directory in each.directories]
 
 
 def delete_directory(store: Store, account_id: int, name: str) -> None:
@@ -50,11 +57,11 @@ def delete_directory(store: Store, account_id: int, name: str) -> None:
 
 def find_directory(store: Store, account: str | None, name: str) -> DirectoryRow:
     """A directory of the account, or of the only one. Raises AccountUnknown, UsageError, DirectoryUnknown."""
-    user_id, account_id = find_account(store, account)
-    directories = {row.name: row for row in store.directories() if row.account_id == account_id}
+    owner = _find(store, account)
+    directories = {row.name: row for row in owner.directories}
     if name not in directories:  # an earlier version checked no names, so one is taken as it stands first
         with contextlib.suppress(ValueError):
             name = directory_name(name)
     if name not in directories:
-        raise DirectoryUnknown(account=user_id, directory=name, known=", ".join(directories) or "none")
+        raise DirectoryUnknown(account=owner.account, directory=name, known=", ".join(directories) or "none")
     return directories[name]

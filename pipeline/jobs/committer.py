@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import Final
@@ -12,8 +13,8 @@ import pyarrow as pa
 
 from pipeline.runtime.stage_times import DECIDE, StageTimes
 from pipeline.runtime.threads import own_threads, torch_threads
-from pipeline.store.operations import CommitShard
 
+CommitShard = Callable[[int, pa.Table, pa.Table], None]  # a shard's number, its manifest rows, its extraction
 _log = logging.getLogger(__name__)
 _AT_ONCE: Final = 2  # shards: one in hand, and one that waits, so that memory does not grow where commits are slower
 

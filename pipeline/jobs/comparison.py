@@ -22,7 +22,7 @@ from pipeline.extraction.images.files import HashedFile, file_state, hash_file
 from pipeline.jobs.changed_labels import ChangedLabels, Digests
 from pipeline.runtime.buckets import is_address
 from pipeline.store.catalog.opening import utc_now
-from pipeline.store.records import Label, LabelChange, Move, ReadAgain, ScanNotes
+from pipeline.store.records import KNOWN_FILES_SCHEMA, Label, LabelChange, Move, ReadAgain, ScanNotes
 from pipeline.types import FileState, ImageRef
 
 RowKey: TypeAlias = tuple[str, str]  # path and directory
@@ -56,7 +56,9 @@ class SourceRow(NamedTuple):
 class StoredRows:
     """What the store has of a source (`known_files`), by path and directory. Memory: about 0.4 KB a row."""
 
-    def __init__(self, table: pa.Table, *, check_inode: bool) -> None:
+    def __init__(self, batches: Iterable[pa.RecordBatch], *, check_inode: bool) -> None:
+        """Reads one batch (KNOWN_FILES_SCHEMA) at a time."""
+        table = pa.Table.from_batches(batches, KNOWN_FILES_SCHEMA)
         self.media_ids: list[int] = table["media_id"].to_pylist()
         self._hashes = table["sha256"].combine_chunks()
         self._gone = table["gone_at"].is_valid().to_numpy()

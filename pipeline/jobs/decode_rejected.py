@@ -24,10 +24,10 @@ from pipeline.extraction.rows import EXTRACT, MANIFEST_SCHEMA, ExtractedRow, rea
 from pipeline.extraction.stored_picture import HeldPictures, encode_reference_image
 from pipeline.jobs.models import load_extractor
 from pipeline.jobs.shard_progress import ShardProgress
+from pipeline.jobs.store import Store
 from pipeline.matching.identical_images import SAME_FACE_IOU, box_iou
 from pipeline.people.decide import failed_measures
 from pipeline.store.files.shards import vector_bytes
-from pipeline.store.operations import Store
 from pipeline.store.records import DECODED_SCHEMA
 from pipeline.types import QUALITIES, Progress
 

@@ -13,7 +13,7 @@ from pipeline.config import Settings
 from pipeline.jobs.run import RunRequest, run
 from pipeline.jobs.run_report import RunReport
 from pipeline.jobs.sample_photos import Sample, write_samples
-from pipeline.store.connect import open_store
+from pipeline.jobs.store import open_store
 from pipeline.store.records import PhotoRecord
 from pipeline.types import ACCEPTED_STATUSES, NO_FACE, Progress
 
@@ -90,8 +90,9 @@ def run_demo(photos: Path, store: Path, settings: Settings, progress: Progress, 
     samples = write_samples(photos)
     report = run(RunRequest(photos, store, settings, command="demo"), progress, stop)
     with open_store(store, command="demo") as opened:
-        photos_of_store = {Path(path).name: photo for path, photo in opened.photo_records().items()}
-        identities = sum(directory.identities for directory in opened.directories())
+        records = opened.photos("records").to_pylist()
+        photos_of_store = {Path(record.pop("path")).name: PhotoRecord(**record) for record in records}
+        identities = sum(directory.identities for account in opened.accounts() for directory in account.directories)
     return DemoResult(
         report=report,
         photos=photos,

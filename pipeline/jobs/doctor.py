@@ -238,11 +238,12 @@ def disk_space(folder: Path, free: int | None = None) -> Finding:
 
 def _store(path: Path, settings: Settings) -> tuple[list[Finding], str | None]:
     """Whether the store opens, what to expect of its T, and the weights that it was made with."""
-    from pipeline.store.connect import open_store
+    from pipeline.jobs.store import open_store
 
     try:
         with open_store(path, command="doctor") as store:
-            accounts, directories, identity = store.accounts(), store.directories(), store.identity
+            accounts, identity = store.accounts(), store.identity
+            directories = [directory for account in accounts for directory in account.directories]
             expected = _expectations(settings, identity, directories)
     except FacepipeError as exc:
         return [Finding("store", FAIL, str(exc), f"facepipe check --store {path}")], None
@@ -254,7 +255,7 @@ def _store(path: Path, settings: Settings) -> tuple[list[Finding], str | None]:
 def _expectations(settings: Settings, identity: StoreIdentity, directories: Sequence[DirectoryRow]) -> list[Finding]:
     """What the default T means, and how many of the next photos the T of the settings would join wrongly."""
     from pipeline.jobs.expectation import calibration_warning, expectation
-    from pipeline.jobs.stores import settle_threshold
+    from pipeline.jobs.store_settings import settle_threshold
     from pipeline.matching.calibration import Calibration
 
     warning = calibration_warning(identity)

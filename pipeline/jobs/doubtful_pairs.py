@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -13,8 +13,9 @@ from pipeline.config import EVERYBODY, MAX_THRESHOLD
 from pipeline.errors import StoreDamaged
 from pipeline.matching.calibration import Calibration
 from pipeline.matching.score import contract_distance, exact_dots, similarity_score
+from pipeline.store.catalog import overview
 from pipeline.store.files.shards import read_embeddings
-from pipeline.store.operations import Store
+from pipeline.store.local import LocalStore
 from pipeline.types import BoolArray, DoubleArray, FloatArray, IntArray
 
 WIDER_FMR: Final = 1e-3
@@ -38,27 +39,32 @@ class Doubts:
     """What `doubtful_pairs` found."""
 
     pairs: Sequence[Pair]  # the highest score first
-    nearest: DoubleArray  # [n] of each who was asked about the score of whoever is most similar
+    nearest: Sequence[float]  # [n] of each who was asked about the score of whoever is most similar
     wider_score: float  # from which on a pair is doubtful
 
 
+NO_DOUBTS: Final = Doubts((), (), 0.0)
+
+
 def doubtful_pairs(
-    store: Store, account_id: int, person_ids: Sequence[str], threshold: float, *, most: int, limit: int
+    store: LocalStore, account_id: int, person_ids: Sequence[str], threshold: float, *, most: int, limit: int
 ) -> Doubts:
     """The `limit` most similar pairs of these people with each other and with the `most` who were seen most often, from
     the score on at which WIDER_FMR of two people's faces match. Not those who are stated to be two."""
     calibration = Calibration.from_dict(store.identity.calibration)
     wider = _wider(calibration, threshold)
-    found = Doubts([], np.zeros(0), similarity_score(math.sqrt(wider), threshold))
+    found = replace(NO_DOUBTS, wider_score=similarity_score(math.sqrt(wider), threshold))
     if threshold in (0, EVERYBODY) or not person_ids:
         return found
-    rows = store.compared_people(account_id, list(person_ids), most).to_pylist()
+    rows = store.ask(overview.compared_people, account_id, list(person_ids), most).to_pylist()
     rows, vectors = _with_vectors(store, rows)
     asked = np.isin([row["person_id"] for row in rows], list(person_ids))
     nearest, pairs = _similar(rows, vectors, asked, calibration, wider)
+    found = replace(found, nearest=similarity_score(nearest, threshold).tolist())
     if not pairs:
-        return Doubts([], similarity_score(nearest, threshold), found.wider_score)
-    known = store.known_of_pairs([rows[a]["person_id"] for a, _ in pairs], [rows[b]["person_id"] for _, b in pairs])
+        return found
+    ones, others = ([rows[place]["person_id"] for place in side] for side in zip(*pairs, strict=True))
+    known = store.ask(overview.known_of_pairs, ones, others)
     places = np.array(pairs)
     distances = contract_distance(exact_dots(vectors[places[:, 0]], vectors[places[:, 1]]), calibration)
     kept = [
@@ -69,7 +75,7 @@ def doubtful_pairs(
         if not said["stated"] and score >= found.wider_score
     ]
     kept.sort(key=lambda pair: -pair.score)
-    return Doubts(kept[:limit], similarity_score(nearest, threshold), found.wider_score)
+    return replace(found, pairs=kept[:limit])
 
 
 def _wider(calibration: Calibration, threshold: float) -> float:
@@ -78,7 +84,7 @@ def _wider(calibration: Calibration, threshold: float) -> float:
     return min(threshold if wider is None else max(wider, threshold), MAX_THRESHOLD)
 
 
-def _with_vectors(store: Store, rows: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], FloatArray]:
+def _with_vectors(store: LocalStore, rows: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], FloatArray]:
     """The rows whose embeddings are there, and these [n, d]: a server may have folded a file meanwhile."""
     size = store.identity.embedding_size
     wanted = {row["face_id"]: row for row in rows}
@@ -88,9 +94,9 @@ def _with_vectors(store: Store, rows: list[dict[str, Any]]) -> tuple[list[dict[s
             ids, stored = read_embeddings(store.folder, file, size)
         except StoreDamaged:
             continue
-        here = [place for place, face in enumerate(ids.tolist()) if face in wanted]
-        kept += [wanted[face] for face in ids[here].tolist()]
-        vectors.append(stored[here])
+        places = [place for place, face in enumerate(ids.tolist()) if face in wanted]
+        kept += [wanted[face] for face in ids[places].tolist()]
+        vectors.append(stored[places])
     return kept, np.concatenate(vectors)
 
 

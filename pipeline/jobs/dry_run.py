@@ -20,9 +20,8 @@ from pipeline.jobs.moved_source import moved_source
 from pipeline.jobs.plan import NoStore, Planner, watcher
 from pipeline.jobs.plan_counts import PlanCounts, listed
 from pipeline.jobs.session import RunRequest, require_sources, source_name
+from pipeline.jobs.store import Store, open_store
 from pipeline.store.catalog.opening import has_store
-from pipeline.store.connect import open_store
-from pipeline.store.operations import Store
 from pipeline.types import ACCEPTED_STATUSES, Progress, SilentProgress
 
 
@@ -92,11 +91,9 @@ def dry_run(request: RunRequest, progress: Progress | None = None, stop: threadi
 @contextmanager
 def _known(request: RunRequest) -> Iterator[tuple[Store | NoStore, str, int]]:
     """The store, or what stands for one that the run would make; with the account's name and id."""
-    if not has_store(request.store.absolute()):
-        yield NoStore(), request.account or DEFAULT_ACCOUNT, 0
-        return
-    with open_store(request.store, command=request.command) as store:
-        if store.accounts():
-            yield store, *find_account(store, request.account)
-        else:
-            yield NoStore(), request.account or DEFAULT_ACCOUNT, 0
+    if has_store(request.store.absolute()):
+        with open_store(request.store, request.settings, command=request.command) as store:
+            if store.accounts():
+                yield store, *find_account(store, request.account)
+                return
+    yield NoStore(), request.account or DEFAULT_ACCOUNT, 0

@@ -11,7 +11,8 @@ import pyarrow.compute as pc
 
 from pipeline.config import EVERYBODY, nearest_threshold
 from pipeline.matching.calibration import Calibration, rate_for, wrong_joins
-from pipeline.store.operations import Store
+from pipeline.store.catalog import runs
+from pipeline.store.local import LocalStore
 from pipeline.store.records import StoreIdentity
 
 
@@ -55,11 +56,11 @@ def expectation(calibration: Calibration, threshold: float, identities: int) -> 
     return Expectation((low, high), (threshold,), identities, _threshold_for_one(calibration, identities))
 
 
-def expectation_of_runs(store: Store, account_id: int, run_ids: Sequence[str]) -> Expectation | None:
+def expectation_of_runs(store: LocalStore, account_id: int, run_ids: Sequence[str]) -> Expectation | None:
     """Of the photos that these runs of an account brought: the mean over their faces, each compared with the identities
     of its time. None where they have no face."""
     calibration = Calibration.from_dict(store.identity.calibration)
-    compared = store.compared_identities(account_id, run_ids)
+    compared = store.ask(runs.compared_identities, account_id, run_ids)
     if not compared.num_rows:
         return None
     total, sums, thresholds = 0, [0.0, 0.0], set[float]()

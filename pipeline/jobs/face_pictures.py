@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping
-from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
@@ -15,8 +14,8 @@ from pipeline.errors import ImageRejected, StoreDamaged
 from pipeline.extraction.images.decode import Decoder
 from pipeline.extraction.stored_picture import cut_faces, photo_again
 from pipeline.pages.pictures import small_copy
+from pipeline.store.files.durable import Folder
 from pipeline.store.files.objects import open_image, read_object
-from pipeline.store.operations import Store
 
 # Of photos that are decoded for the page: 1 or 2 seconds. And bytes of pictures: the page stays below 10 MB.
 MOST_PIXELS: Final = 200_000_000
@@ -28,19 +27,16 @@ _SHOWN: Final = 0.75  # of the sides of a stored picture, which has the face in 
 class FacePictures:
     """The pictures of one page, until it is full, and whom they show."""
 
-    def __init__(self, store: Store, account_id: int, decode: DecodeSettings) -> None:
-        self._store = store
-        self._account_id = account_id
+    def __init__(self, folder: Folder, key: bytes | None, decode: DecodeSettings) -> None:
+        """`folder`: the store's; `key`: of the account's pictures, if they are encrypted."""
+        self._folder = folder
+        self._key = key
         self._decoder = Decoder(decode)
         self._max_bytes = decode.max_bytes
         self._pixels, self._bytes = MOST_PIXELS, MOST_BYTES
         self._cuts: dict[int, str | None] = {}  # by face
         self.person_ids: set[str] = set()  # of those who are shown or named
         self.media_ids: set[int] = set()  # of photos that a picture is from, or whose paths are shown
-
-    @cached_property
-    def _key(self) -> bytes | None:
-        return self._store.account_key(self._account_id)
 
     def stored(self, person: Mapping[str, Any]) -> str | None:
         """The stored picture of a person; None where there is none."""
@@ -49,9 +45,8 @@ class FacePictures:
         if guid is None:
             return None
         self.media_ids.add(person["image_media_id"])
-        folder = self._store.folder
         try:
-            data = open_image(folder, guid, read_object(folder, guid), person["image_sha256"], self._key)
+            data = open_image(self._folder, guid, read_object(self._folder, guid), person["image_sha256"], self._key)
         except StoreDamaged:  # deleted since, or damaged: `check` says so
             return None
         try:

@@ -1,11 +1,10 @@
-"""Follows the labels that changed in a source: a correction for each directory, made here or by the server."""
+"""Follows the labels that changed in a source, by a correction for each directory."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-from pipeline.jobs.people import corrections_here
 from pipeline.jobs.plan_counts import PlanCounts
 from pipeline.jobs.session import Session
 from pipeline.store.records import CorrectionRequest, LabelChange
@@ -18,10 +17,10 @@ def count_changes(changes: Mapping[str, Sequence[LabelChange]]) -> int:
 
 def follow_labels(session: Session, changes: Mapping[str, Sequence[LabelChange]]) -> PlanCounts:
     """What followed. Raises StoreError; what was done before that is found done by the next run."""
-    followed, here = PlanCounts(labels_changed=count_changes(changes)), corrections_here(session.settings)
+    followed = PlanCounts(labels_changed=count_changes(changes))
     for directory, labels in changes.items():
         request = CorrectionRequest(session.account_id, directory, "label", origin="label", labels=labels)
-        answer = session.store.correct(request, here)
+        answer = session.store.correct(request)
         if answer.labels is not None:
             followed += PlanCounts(**dataclasses.asdict(answer.labels))
     return followed

@@ -14,7 +14,6 @@ from pipeline.errors import Interrupted
 from pipeline.extraction.sources.scan import below_base, manifest_base, source_kind
 from pipeline.extraction.sources.selection import Selection
 from pipeline.jobs.comparison import Comparison
-from pipeline.jobs.people import corrections_here
 from pipeline.jobs.plan_counts import LISTED, PlanCounts
 from pipeline.jobs.session import RunRequest, Session
 from pipeline.runtime.buckets import describe, is_address
@@ -93,7 +92,6 @@ def _left_out_of_manifest(request: RunRequest) -> Callable[[str], bool]:
 def forget_missing(session: Session, missing: MissingPhotos) -> int:
     """Forgets the photos, but for those that are there again; returns how many. Raises Interrupted once the session's
     stop is set; the next run forgets the rest."""
-    here = corrections_here(session.request.settings)
     session.progress.start("forget", missing.count)
     forgotten = 0
     for directory, photos in missing.photos.items():
@@ -105,7 +103,7 @@ def forget_missing(session: Session, missing: MissingPhotos) -> int:
             media_ids = [media_id for media in gone for media_id in media]
             if media_ids:
                 request = CorrectionRequest(session.account_id, directory, "forget_photos", media_ids=media_ids)
-                session.store.correct(request, here)
+                session.store.correct(request)
             forgotten += len(gone)
             session.progress.advance(len(piece))
     return forgotten

@@ -11,9 +11,9 @@ from pipeline.errors import UsageError
 from pipeline.extraction.sources.scan import source_kind
 from pipeline.jobs.plan import NoStore
 from pipeline.jobs.session import RunRequest, source_name
+from pipeline.jobs.store import Store
 from pipeline.runtime.buckets import is_address
 from pipeline.store.catalog.runs import SCANNING
-from pipeline.store.operations import Store
 from pipeline.store.records import SourceMove, SourceSummary
 from pipeline.types import Progress
 
@@ -62,7 +62,7 @@ def nothing_from(old: str, sources: list[SourceSummary]) -> UsageError:
 
 
 def _require_finished(store: Store | NoStore, account_id: int, source: str, request: RunRequest) -> None:
-    run = store.unfinished_run(source, account_id)
+    run = store.runs(source, account_id).unfinished
     if run is None or run.state == SCANNING:
         return
     where = f"{shlex.quote(source)} --store {shlex.quote(str(request.store))}"

@@ -9,32 +9,21 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
 from itertools import groupby
 from typing import Any, Final
 
-import pyarrow as pa
-
 from pipeline.config import MatchSettings
-from pipeline.jobs.doubtful_pairs import WIDER_FMR, Doubts, Pair, doubtful_pairs
+from pipeline.jobs.doubtful_pairs import WIDER_FMR, Pair
 from pipeline.jobs.face_pictures import FacePictures
+from pipeline.jobs.page_data import BIN, PEOPLE, PageData
 from pipeline.jobs.plan_counts import SHORT_ID, listed
 from pipeline.matching.calibration import Calibration
 from pipeline.pages.sections import Bars, Cell, Picture, Row, Section, Sheet, Table
-from pipeline.store.operations import Store
+from pipeline.store.records import StoreIdentity
 from pipeline.types import QUALITIES
 
-_PEOPLE: Final = 200  # that are shown, of whom
-_WITH_FACES: Final = 60  # get further faces beside their picture
-_FACES_EACH: Final = 3
-_COMPARED: Final = 5000  # of whom pairs are looked for: a second
-_PAIRS: Final = 40
-_WEAKEST: Final = 30
-_SAMPLES: Final = 12  # for each reason
 _LISTED: Final = 200  # lines of a table
-_RUNS: Final = 20
-_BIN: Final = 0.025
 _SCORE_END: Final = 1.6  # higher ones are drawn there
 
 # What a report needs to be shown.
@@ -85,12 +74,19 @@ class PageRequest:
     with_people: bool  # pictures, names and paths
 
 
+def subjects(report: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    """The ids of the persons and the paths of the photos that a report mentions."""
+    entries = [_subject(entry) for name in _LISTS.keys() - _NO_PHOTOS for entry in report.get(name, ())]
+    return sorted({person for person, _ in entries if person}), sorted({path for _, path in entries if path})
+
+
 @dataclass(frozen=True)
 class PageOf:
     """The page of a request. Its sections are made one after another, as the page is written."""
 
-    store: Store
+    identity: StoreIdentity
     request: PageRequest
+    data: PageData
     pictures: FacePictures
 
     def sections(self) -> Iterator[Section]:
@@ -99,7 +95,7 @@ class PageOf:
             yield Section(
                 "People",
                 sheets=self._people,
-                text=f"The {_PEOPLE} whom most photos show. Commands take the first letters of a name or an id.",
+                text=f"The {PEOPLE} whom most photos show. Commands take the first letters of a name or an id.",
             )
             yield Section("Perhaps one person", sheets=self._pairs, text=self._about_pairs)
             yield Section(
@@ -142,22 +138,14 @@ class PageOf:
             yield Row("warning", warning)
 
     def _totals(self) -> Iterator[Row]:
-        rows = self.store.totals(self.request.account_id, list(self.request.run_ids)).to_pylist()
+        rows = self.data.totals.to_pylist()
         for kind, label in (("images", "photos"), ("faces", "faces"), ("people", "people")):
             counts = {row["name"]: row["count"] for row in rows if row["kind"] == kind}
             yield Row(label, f"{sum(counts.values()):,}: {listed(counts)}")
 
-    @cached_property
-    def _seen(self) -> list[dict[str, Any]]:
-        """The people, those whom most photos show first."""
-        return self._rows(self.store.people_seen, _COMPARED)
-
     def _people(self) -> Iterator[Sheet]:
-        shown = self._seen[:_PEOPLE]
-        roots = [person["person_id"] for person in shown[:_WITH_FACES]]
-        table = self.store.faces_seen(self.request.account_id, list(self.request.run_ids), roots, _FACES_EACH)
-        faces = {key: [*rows] for key, rows in groupby(table.to_pylist(), lambda row: row["person_id"])}
-        for person in shown:
+        faces = {key: [*rows] for key, rows in groupby(self.data.faces.to_pylist(), lambda row: row["person_id"])}
+        for person in self.data.people.to_pylist():
             # Half of what may be decoded is for the sections that follow.
             cuts = [self.pictures.cut(face, spare=0.5) for face in faces.get(person["person_id"], ())]
             photos = f"{person['photos']:,} photo{'s' if person['photos'] != 1 else ''}"
@@ -166,41 +154,35 @@ class PageOf:
             pictures = [picture for picture in (own, *(Picture(cut, "") for cut in cuts)) if picture.uri]
             yield Sheet(_name_and_id(person), pictures or [Picture(None, "no picture")], f"{photos}{directory}")
 
-    @cached_property
-    def _doubts(self) -> Doubts:
-        people = [person["person_id"] for person in self._seen]
-        threshold = self.request.match.threshold
-        return doubtful_pairs(self.store, self.request.account_id, people, threshold, most=_COMPARED, limit=_PAIRS)
-
     @property
     def _about_pairs(self) -> str:
         return (
             "Two people whose faces are nearly a match, or are one: they score above "
-            f"{self._doubts.wider_score:.3f}, as one in {1 / WIDER_FMR:,.0f} pairs of strangers does. `facepipe people "
-            "merge ID ID` makes them one; `not-same` says that they are two, and they are not shown again."
+            f"{self.data.doubts.wider_score:.3f}, as one in {1 / WIDER_FMR:,.0f} pairs of strangers does. `facepipe "
+            "people merge ID ID` makes them one; `not-same` says that they are two, and they are not shown again."
         )
 
     def _pairs(self) -> Iterator[Sheet]:
-        for pair in self._doubts.pairs:
+        for pair in self.data.doubts.pairs:
             sides = [Picture(self.pictures.stored(person), _name_and_id(person)) for person in (pair.one, pair.other)]
             yield Sheet(f"{pair.score:.3f}", sides, _warning(pair))
 
     def _weakest(self) -> Iterator[Sheet]:
-        for face in self._rows(self.store.weakest_matches, _WEAKEST):
+        for face in self.data.weakest.to_pylist():
             cut = self.pictures.cut(face, spare=0.25)
             self.pictures.media_ids.add(face["media_id"])  # by its path
             sides = [Picture(cut, ""), Picture(self.pictures.stored(face), _name_and_id(face))]
             yield Sheet(f"{face['similarity_score']:.3f}", sides, f"{face['path']} (face {face['face_id']})")
 
     def _rejected(self) -> Iterator[Sheet]:
-        for reason, rows in groupby(self._rows(self.store.rejection_samples, _SAMPLES), lambda row: row["reason"]):
+        for reason, rows in groupby(self.data.rejected.to_pylist(), lambda row: row["reason"]):
             faces = [*rows]
             pictures = [Picture(self.pictures.cut(face), "") for face in faces]
             seen = [picture for picture in pictures if picture.uri] or [Picture(None, "no picture")]
             yield Sheet(f"{reason}: {faces[0]['count']:,}", seen)
 
     def _refused(self) -> Table:
-        rows = self._rows(self.store.refused_files, _SAMPLES)
+        rows = self.data.refused.to_pylist()
         self.pictures.media_ids.update(row["media_id"] for row in rows)
         return Table(
             ("status", "of so many", "photo", "reason"),
@@ -215,16 +197,12 @@ class PageOf:
     def _lists(self) -> Iterator[Section]:
         """Without persons who are gone, and paths at which the store has no photo any more: they may be forgotten."""
         report = self.request.report
-        entries = [entry for name in _LISTS.keys() - _NO_PHOTOS for entry in report.get(name, ())]
-        names = self.store.names_of(sorted({person for person, _ in map(_subject, entries) if person}))
-        paths = sorted({path for _, path in map(_subject, entries) if path})
-        photos = self.store.media_at(self.request.account_id, paths)
-        self.pictures.person_ids.update(names)
-        self.pictures.media_ids.update(photos["media_id"].to_pylist())
-        known = {None, *names, *photos["path"].to_pylist()}
+        self.pictures.person_ids.update(self.data.names)
+        self.pictures.media_ids.update(self.data.media["media_id"].to_pylist())
+        known = {None, *self.data.names, *self.data.media["path"].to_pylist()}
         for name, (title, head, keys) in _LISTS.items():
             shown = [e for e in report.get(name, ()) if name in _NO_PHOTOS or known.issuperset(_subject(e))]
-            rows = [_cells(entry, keys, names) for entry in shown]
+            rows = [_cells(entry, keys, self.data.names) for entry in shown]
             rest = f"The first {_LISTED} of {len(rows):,}." if len(rows) > _LISTED else ""
             yield Section(title, text=rest, listing=_listing(head, rows[:_LISTED]))
 
@@ -234,28 +212,26 @@ class PageOf:
                 yield Row(label, listed(self.request.report[name]))
 
     def _bars(self) -> Iterator[Bars]:
-        table = self.store.face_histograms(self.request.account_id, list(self.request.run_ids), _BIN)
         counts: dict[str, dict[int, int]] = {}
-        for row in table.to_pylist():
+        for row in self.data.histograms.to_pylist():
             counts.setdefault(row["measure"], {})[row["bin"]] = row["count"]
         match = self.request.match
         gates = dict(zip(QUALITIES, (match.min_cpq, match.min_fsq, match.min_fcq), strict=True))
         for name, title in _QUALITY_NAMES.items():
-            yield Bars(title, _filled(counts.get(name, {}), 1.0), _BIN, {"gate": gates[name]})
+            yield Bars(title, _filled(counts.get(name, {}), 1.0), BIN, {"gate": gates[name]})
         marks = {"match": 1.0}
-        yield Bars("Scores of the matches", _filled(counts.get("similarity_score", {}), _SCORE_END), _BIN, marks)
+        yield Bars("Scores of the matches", _filled(counts.get("similarity_score", {}), _SCORE_END), BIN, marks)
         if self.request.with_people:
-            nearest = Counter((self._doubts.nearest / _BIN).astype(int).tolist())
-            marks = {"doubtful": self._doubts.wider_score, **marks}
-            yield Bars("Scores of each person with the most similar other", _filled(nearest, _SCORE_END), _BIN, marks)
+            nearest = Counter(int(score / BIN) for score in self.data.doubts.nearest)
+            marks = {"doubtful": self.data.doubts.wider_score, **marks}
+            yield Bars("Scores of each person with the most similar other", _filled(nearest, _SCORE_END), BIN, marks)
 
     def _runs(self) -> Table:
-        rows = self.store.last_runs(self.request.account_id, _RUNS).to_pylist()
         return Table(
             ("begun (UTC)", "source", "photos", "run"),
             [
                 (f"{row['started_at']:%Y-%m-%d %H:%M}", row["source"], f"{row['rows'] or 0:,}", row["run_id"])
-                for row in rows
+                for row in self.data.runs.to_pylist()
             ],
         )
 
@@ -266,7 +242,7 @@ class PageOf:
         )
 
     def _made(self) -> Iterator[Row]:
-        identity, match = self.store.identity, self.request.match
+        identity, match = self.identity, self.request.match
         yield Row("weights", f"{identity.weights}, SHA-256 {identity.weights_sha256}")
         anchor = Calibration.from_dict(identity.calibration).anchor
         yield Row("threshold", f"{match.threshold:g}" + (f"; {anchor}" if anchor else ""))
@@ -284,7 +260,7 @@ class PageOf:
 
     def _command(self, source: str) -> list[str]:
         """What brings the same photos into a new store."""
-        identity, match, default = self.store.identity, self.request.match, MatchSettings()
+        identity, match, default = self.identity, self.request.match, MatchSettings()
         flags = {
             "threshold": (match.threshold, default.threshold),
             "min-cpq": (match.min_cpq, default.min_cpq),
@@ -295,11 +271,6 @@ class PageOf:
         for flag, (value, usual) in flags.items():
             words += [f"--{flag}", f"{value:g}"] if value != usual else []
         return words
-
-    def _rows(self, operation: Callable[[int, Sequence[str], int], pa.Table], limit: int) -> list[dict[str, Any]]:
-        table = operation(self.request.account_id, list(self.request.run_ids), limit)
-        rows: list[dict[str, Any]] = table.to_pylist()
-        return rows
 
 
 def _name_and_id(person: Mapping[str, Any]) -> str:
@@ -341,7 +312,7 @@ def _versions() -> Iterator[str]:
 
 def _filled(counts: Mapping[int, int], end: float) -> list[int]:
     """A count for each bin from 0 to `end`; what is outside counts in the first and the last."""
-    bins = round(end / _BIN)
+    bins = round(end / BIN)
     filled = [0] * bins
     for number, count in counts.items():
         filled[min(max(number, 0), bins - 1)] += count

@@ -10,26 +10,20 @@ import csv
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from functools import cache
 from pathlib import Path
 from threading import Event
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
 from pipeline.config import MatchSettings, Settings
 from pipeline.errors import ManifestInvalid, PersonAmbiguous, PersonNotFound, RequestError, UsageError
 from pipeline.jobs.accounts import find_account
-from pipeline.jobs.stores import settings_of_store, settle_threshold
-from pipeline.store.operations import Correct, Store, part_of_command
+from pipeline.jobs.store import Store, part_of_command
+from pipeline.jobs.store_settings import settings_of_store, settle_threshold
 from pipeline.store.records import NO_CHANGE, USER, CorrectionAnswer, CorrectionRequest, PersonChange, Seen
 from pipeline.texts import TEXT_RULE, is_text, nfc
 from pipeline.types import Progress, SilentProgress
-
-if TYPE_CHECKING:
-    from pipeline.people.corrections import Corrections
-    from pipeline.people.service import IdentityService
-    from pipeline.store.local import LocalStore
 
 
 @dataclass(frozen=True)
@@ -72,21 +66,10 @@ class LoggedCorrection:
 class People:
     """The people of one directory of an account (None: of the only one)."""
 
-    def __init__(
-        self,
-        store: Store,
-        settings: Settings,
-        account: str | None = None,
-        directory: str = "main",
-        service: Callable[[], IdentityService | None] = lambda: None,
-    ) -> None:
-        """`service`: what recognises by this store in this process, if something does; it then makes the corrections,
-        so that it answers by them. Raises AccountUnknown, UsageError."""
+    def __init__(self, store: Store, account: str | None = None, directory: str = "main") -> None:
         self._store = store
-        self._settings = settings
         self._directory = directory
         self._account = account
-        self._service = service
 
     @property
     def _account_id(self) -> int:
@@ -96,11 +79,11 @@ class People:
 
     def all(self) -> list[PersonRow]:
         """All people, the oldest first."""
-        return _rows(self._people())
+        return _rows(self._records(counted=True))
 
     def show(self, who: str) -> PersonRow:
         """One person, named as the command line names them. Raises PersonNotFound, PersonAmbiguous."""
-        records = self._people()
+        records = self._records(counted=True)
         found = self._found(records, who)
         root = next(record["root_person_id"] for record in records if record["person_id"] == found)
         return next(row for row in _rows(records) if row.person_id == root)
@@ -142,8 +125,8 @@ class People:
 
     def log(self, count: int = 50, before: int = 2**63 - 1) -> list[LoggedCorrection]:
         """The last corrections, or those before one by its number; the last first."""
-        rows = self._store.correction_history(self._account_id, self._directory, before, count).to_pylist()
-        names = self._store.names_of(sorted({person_id for row in rows for person_id in row["person_ids"]}))
+        table, names = self._store.correction_log(self._account_id, self._directory, before, count)
+        rows = table.to_pylist()
         return [LoggedCorrection(**row, names={p: names.get(p) or "" for p in row["person_ids"]}) for row in rows]
 
     # Correcting: each raises PersonNotFound, PersonAmbiguous and the RequestErrors of corrections; then nothing is done
@@ -155,14 +138,14 @@ class People:
     def name_all(self, rows: Iterable[tuple[str, str]]) -> tuple[int, list[tuple[str, str, str]]]:
         """Names people, each (who, name), by a correction for each. Returns how many were done, and those that were
         not: who, name and why."""
-        records, here = self._records(), self._here()
+        records = self._records()
         ids = {record["person_id"] for record in records}
         done, left = 0, []
         for who, name in rows:
             try:
                 person_id = who if who in ids else self._found(records, who)
                 with part_of_command():
-                    self._store.correct(self._request("name", [person_id], change=PersonChange(name=name)), here)
+                    self._store.correct(self._request("name", [person_id], change=PersonChange(name=name)))
                 done += 1
             except (UsageError, RequestError) as error:
                 left.append((who, name, str(error)))
@@ -206,7 +189,7 @@ class People:
         """Takes photos of runs out of the store, with faces, vectors and pictures, and the people who are left without
         face and name. No run takes the photos up again. Cannot be undone. Those that are forgotten already are left as
         they are. Raises PhotoUnknown."""
-        answer = self._store.correct(replace(self._request("forget_photos", []), media_ids=media_ids), self._here())
+        answer = self._store.correct(replace(self._request("forget_photos", []), media_ids=media_ids))
         self._store.clean_up()
         return answer
 
@@ -224,7 +207,7 @@ class People:
         decoded = None if decode is False else decode
         settings = settle_threshold(self._with_gate(gate), self._store.identity)
         request = replace(self._request("regroup", []), gate=settings.match, dry_run=dry_run)
-        answer = self._store.correct(request, self._here(), decoded)
+        answer = self._store.regroup(request, decoded)
         if decoded is not None and not dry_run:
             self._store.clean_up()
         return answer
@@ -239,18 +222,18 @@ class People:
         from pipeline.jobs.decode_rejected import decode_rejected
 
         settings = settings_of_store(self._with_gate(gate), self._store.identity, self._store.path)
-        rejected = self._store.rejected_faces(self._account_id, self._directory)
+        rejected = self._store.photos("rejected_faces", self._account_id, self._directory)
         return decode_rejected(self._store, settings, rejected, progress or SilentProgress(), stop or Event())
 
     def _with_gate(self, gate: MatchSettings | None) -> Settings:
-        return replace(self._settings, match=gate) if gate else self._settings
+        return replace(self._store.settings, match=gate) if gate else self._store.settings
 
     def undo(self, correction_id: int | None = None, *, origin: str = USER, dry_run: bool = False) -> CorrectionAnswer:
         """Undoes this correction, or the last one of the origin (`user`, `api`, `label`) that is not undone; with
         `dry_run` only says which one that is. Raises UndoBlocked if something changed since, and CorrectionImpossible
         if there is none or it is undone."""
         request = replace(self._request("undo", []), correction_id=correction_id, undo_origin=origin, dry_run=dry_run)
-        answer = self._store.correct(request, self._here())
+        answer = self._store.correct(request)
         if answer.kind in ("regroup", "undo", "redo") and not dry_run:  # vectors may have been removed
             self._store.clean_up()
         return answer
@@ -281,7 +264,7 @@ class People:
         """A correction of people who are given by their ids, of any kind that is a method here; a merge may change
         their root. `seen`: what its sender knows of them; then raises ChangedSince where that is no longer so."""
         request = replace(self._request(kind, person_ids, faces, change, anyway), seen=seen, dry_run=dry_run)
-        return self._store.correct(request, self._here())
+        return self._store.correct(request)
 
     def _request(
         self,
@@ -295,51 +278,18 @@ class People:
             raise UsageError(message=f"The name cannot be kept: it must be UTF-8 of {TEXT_RULE}.")
         return CorrectionRequest(self._account_id, self._directory, kind, person_ids, list(faces), change, anyway)
 
-    def _here(self) -> Correct:
-        """Makes corrections in this process. The first reads the directory, so it is for one call of a method."""
-        service = self._service()
-        if service is not None:
-            return lambda _store, request, decoded: service.correct(request, decoded)
-
-        return corrections_here(self._settings)
-
-    def _people(self) -> list[dict[str, Any]]:
-        """All that is told of each record. The faces are counted for it, of which there may be many."""
-        people: list[dict[str, Any]] = self._store.people(self._account_id, self._directory).to_pylist()
-        return people
-
-    def _records(self) -> list[dict[str, Any]]:
-        """What each record is found by."""
-        records: list[dict[str, Any]] = self._store.person_records(self._account_id, self._directory).to_pylist()
-        return records
+    def _records(self, *, counted: bool = False) -> list[dict[str, Any]]:
+        """What each record is found by; `counted`: all that is told of it. The faces are counted for that, of which
+        there may be many."""
+        rows: list[dict[str, Any]] = self._store.people(self._account_id, self._directory, counted=counted).to_pylist()
+        return rows
 
     def _faces(self, records: Sequence[Mapping[str, Any]], who: str) -> list[dict[str, Any]]:
         """The faces of a merged set; of a record in it that is not its root, its own."""
         found = self._found(records, who)
         members = [r["person_id"] for r in records if found in (r["person_id"], r["root_person_id"])]
-        faces: list[dict[str, Any]] = self._store.faces_of_people(members).to_pylist()
+        faces: list[dict[str, Any]] = self._store.faces_of(members).to_pylist()
         return faces
-
-
-def corrections_here(settings: Settings) -> Correct:
-    """Makes corrections in this process. It reads a directory once, so nothing else may change it meanwhile."""
-
-    @cache
-    def corrections(store: LocalStore) -> Corrections:
-        from pipeline.extraction.images.decode import Decoder
-        from pipeline.people.corrections import Corrections
-        from pipeline.people.directory import Directories
-
-        decode = settings_of_store(settings, store.identity, store.path).decode
-        unique = settings.serve.unique_external_ids
-        return Corrections(store, Directories(store), Decoder(decode), decode.max_bytes, unique_external_ids=unique)
-
-    def correct(store: LocalStore, request: CorrectionRequest, decoded: pa.Table | None) -> CorrectionAnswer:
-        answer = corrections(store).make(request, decoded)
-        store.require_unlinked()
-        return answer
-
-    return correct
 
 
 def _rows(records: Iterable[Mapping[str, Any]]) -> list[PersonRow]:

@@ -9,7 +9,7 @@ import dataclasses
 import json
 import os
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from typing import Any, TypeAlias
@@ -26,11 +26,11 @@ from pipeline.jobs.followed_labels import follow_labels
 from pipeline.jobs.missing import MissingPhotos
 from pipeline.jobs.plan_counts import LISTED, PlanCounts
 from pipeline.jobs.session import Session
+from pipeline.jobs.store import Known, Runs, Store
 from pipeline.runtime.stage_times import SCAN
-from pipeline.store.operations import Store
 from pipeline.store.records import (
     KNOWN_FILES_SCHEMA,
-    DirectoryRow,
+    AccountSummary,
     Label,
     LabelChange,
     RunRow,
@@ -102,16 +102,17 @@ def plan_run(
         followed = PlanCounts()
         if only_labels:
             if planner.notes:
-                session.store.note_scan(source, session.account_id, planner.notes)
+                session.store.end_scan(source, session.account_id, planner.notes)
             followed = follow_labels(session, planner.labels)
             if followed.labels_changed == followed.unsettled:
                 return Plan(planner.counts.with_scan(scanned) + followed)
         run, rows = _write_manifest(session, path, source, chain([] if first is None else [first], batches))
     counts, shards = planner.counts.with_scan(scanned) + followed, len(session.store.shard_starts(run)) - 1
-    session.store.plan_run(run.run_id, rows, shards, counts.kept(), planner.notes)
+    planned = dataclasses.replace(run, rows=rows, shards=shards, summary=counts.kept())
+    planned_run = session.store.end_scan(source, session.account_id, planner.notes, planned)
     if not only_labels:  # after it, so that photos are found where they are now
         counts += follow_labels(session, planner.labels)
-    return Plan(counts, session.store.run_row(run.run_id), planner.missing)
+    return Plan(counts, planned_run, planner.missing)
 
 
 def watcher(progress: Progress, stop: threading.Event) -> Callable[[], None]:
@@ -132,37 +133,29 @@ def _write_manifest(
     store, directory = session.store, session.request.directory
     limits = {"shard_rows": session.settings.run.shard_rows, "shard_pixels": session.settings.run.shard_pixels}
     settings = {**limits, "match": dataclasses.asdict(session.settings.match)}
-    cut_off = session.unfinished_run()
-    if cut_off is not None:  # a scan that was cut off: nothing of it counts, not even its settings
-        run = store.rebegin_run(cut_off.run_id, source_kind(path), directory, settings)
-    else:
-        run = store.begin_run(source, source_kind(path), session.account_id, directory, settings)
+    run = store.begin_run(source, source_kind(path), session.account_id, directory, settings)
     return run, store.write_manifest(run.run_id, batches, MANIFEST_SCHEMA, **limits)
 
 
 class NoStore:
     """What there is to know of a store that is not made yet, or of an account in it."""
 
+    def accounts(self) -> list[AccountSummary]:
+        return []
+
+    def runs(self, _source: str, _account_id: int) -> Runs:
+        return Runs(None, None, set(), has_page=False)
+
     def sources(self, _account_id: int) -> list[SourceSummary]:
         return []
 
-    def unfinished_run(self, _source: str, _account_id: int) -> None:
-        return None
+    def known_files(self, _source: str, _account_id: int) -> pa.RecordBatchReader:
+        return KNOWN_FILES_SCHEMA.empty_table().to_reader()
 
-    def known_files(self, _source: str, _account_id: int) -> pa.Table:
-        return KNOWN_FILES_SCHEMA.empty_table()
-
-    def media_of_hashes(self, _account_id: int, _hashes: Sequence[str]) -> dict[str, int]:
-        return {}
-
-    def forgotten_photos(self, _account_id: int, _paths: Sequence[str], _hashes: Sequence[str]) -> set[str]:
-        return set()
-
-    def digests_of_labels(self, _labels: Sequence[Label]) -> list[str | None]:
-        return []
-
-    def directories(self) -> list[DirectoryRow]:
-        return []
+    def known(
+        self, _account_id: int, _paths: Sequence[str] = (), _hashes: Sequence[str] = (), labels: Sequence[Label] = ()
+    ) -> Known:
+        return Known({}, set(), [None] * len(labels))
 
 
 @dataclass
@@ -189,20 +182,18 @@ class Planner:
 
         Raises TooManyDirectories when the account would hold more than it may.
         """
-        known = self._known(source)
-        self._stored = StoredRows(known, check_inode=self.settings.run.check_inode)
-        self._compared = Comparison(
-            self._stored, self.directory, self.settings, self.watch, self.store.digests_of_labels
-        )
+        self._stored = StoredRows(self._known(source), check_inode=self.settings.run.check_inode)
+        self._compared = Comparison(self._stored, self.directory, self.settings, self.watch, self._label_digests)
         self._rows: dict[RowKey, tuple[int, str | None]] = {}  # of this run
         self._by_hash: dict[str, int] = {}  # the row of this run that will be extracted
         self._replaced: set[int] = set()  # media that leave with a row of this run
-        self._directories = {row.name for row in self.store.directories() if row.account_id == self.account_id}
+        accounts = (row for row in self.store.accounts() if row.account_id == self.account_id)
+        self._directories = {directory.name for row in accounts for directory in row.directories}
         self._forgotten_before: list[str] = []  # paths of files that were forgotten where their source was
         self._next_row = 0
-        for rows in map(self._not_forgotten, self._fresh(refs)):
-            in_store = self.store.media_of_hashes(self.account_id, [row.sha256 for row in rows if row.sha256])
-            planned = [self._plan_row(row, in_store) for row in rows]
+        for rows in self._fresh(refs):
+            known = self._known_of(rows)
+            planned = [self._plan_row(row, known.media) for row in self._not_forgotten(rows, known.forgotten)]
             if planned:
                 yield pa.RecordBatch.from_pylist(planned, MANIFEST_SCHEMA)
         compared = self._compared
@@ -215,13 +206,17 @@ class Planner:
         self.counts.vanished_files = [path for path, _ in compared.vanished[:LISTED]]
         self.missing = self.forget(compared, self.counts)
 
-    def _known(self, source: str) -> pa.Table:
+    def _known(self, source: str) -> Iterator[pa.RecordBatch]:
         """The rows that the store has of the source, with the paths that they have now."""
         if self.moved is None:
-            return self.store.known_files(source, self.account_id)
-        known = self.store.known_files(self.moved.old, self.account_id)
-        paths = pa.array([self.moved.path(path) for path in known["path"].to_pylist()], pa.string())
-        return known.set_column(known.schema.get_field_index("path"), "path", paths)
+            yield from self.store.known_files(source, self.account_id)
+            return
+        for rows in self.store.known_files(self.moved.old, self.account_id):
+            paths = pa.array([self.moved.path(path) for path in rows["path"].to_pylist()], pa.string())
+            yield rows.set_column(rows.schema.get_field_index("path"), "path", paths)
+
+    def _label_digests(self, labels: Sequence[Label]) -> Sequence[str | None]:
+        return self.store.known(self.account_id, labels=labels).digests
 
     def _fresh(self, refs: Iterable[ImageRef]) -> Iterator[list[SourceRow]]:
         """The rows that the store does not have, in pieces. Where it has others of the source, all are compared first:
@@ -232,17 +227,24 @@ class Planner:
         rows = iter(self._compared.without_moves([*chain.from_iterable(chunks)]))
         return iter(lambda: [*islice(rows, CHUNK_ROWS)], [])
 
-    def _not_forgotten(self, rows: Sequence[SourceRow]) -> list[SourceRow]:
-        """The rows without forgotten photos, of which nothing is written down; of a moved source also by the paths that
-        they had."""
+    def _known_of(self, rows: Sequence[SourceRow]) -> Known:
+        """What the store knows of these rows; of a moved source also by the paths that they had."""
         hashes, paths = [row.sha256 for row in rows if row.sha256], [row.ref.path for row in rows]
         former = {path: self.moved.former(path) for path in paths} if self.moved else {}
-        forgotten = self.store.forgotten_photos(self.account_id, [*paths, *former.values()], hashes)
-        before = [path for path, old in former.items() if old in forgotten]
+        known = self.store.known(self.account_id, [*paths, *former.values()], hashes)
+        before = [path for path, old in former.items() if old in known.forgotten]
         self._forgotten_before += before
-        forgotten.update(before)
-        kept = [row for row in rows if row.ref.path not in forgotten and row.sha256 not in forgotten]
-        left = [row.ref.path for row in rows if row.ref.path in forgotten or row.sha256 in forgotten]
+        known.forgotten.update(before)
+        return known
+
+    def _not_forgotten(self, rows: Sequence[SourceRow], forgotten: Set[str]) -> list[SourceRow]:
+        """The rows without forgotten photos, of which nothing is written down."""
+        kept, left = list[SourceRow](), list[str]()
+        for row in rows:
+            if row.ref.path in forgotten or row.sha256 in forgotten:
+                left.append(row.ref.path)
+            else:
+                kept.append(row)
         self.counts.forgotten += len(left)
         _list(self.counts.forgotten_files, left)
         return kept

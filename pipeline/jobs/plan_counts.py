@@ -9,18 +9,18 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
 from pipeline.extraction.sources.folder import ScanCounts
-from pipeline.store.operations import Store
 
 LISTED: Final = 1000  # files of a kind, for each source
 SHORT_ID: Final = 8  # letters of an id, which commands take for it
 _SHOWN: Final = 5  # files or folders of a kind, in the lines for people
+FACE_COUNTS: Final = ("faces_lost", "faces_gained", "people_deleted")  # because photos changed
 # Found once: the next scan of the source finds others.
 _EVENTS: Final = (
     *("new", "changed", "moved", "vanished", "back", "forgotten_missing"),
     *("changed_files", "moved_sources", "moved_files", "vanished_files", "forgotten_missing_files"),
     *("labels_changed", "renamed", "relabelled", "unsettled"),
     *("renamed_persons", "relabelled_faces", "unsettled_labels"),
-    *("faces_lost", "faces_gained", "people_deleted", "face_changes"),
+    *(*FACE_COUNTS, "face_changes"),
 )
 _SECRET: Final = ("forgotten_files", "forgotten_missing_files", "pages")  # paths that the store does not keep
 # Lists of people, of whom the store keeps no names: one who is deleted later is not named there.
@@ -76,17 +76,6 @@ class PlanCounts:
     def then(self, later: PlanCounts) -> PlanCounts:
         """With a later scan of the same source, which met all but the rows of the first again."""
         return dataclasses.replace(later, **{name: getattr(self, name) + getattr(later, name) for name in _EVENTS})
-
-    def take_face_changes(self, store: Store, run_id: str) -> None:
-        """Takes what the commits of a run noted about people of changed photos, and their names; without entries of
-        people who were forgotten since."""
-        noted = store.run_row(run_id).summary or {}
-        changes = noted.get("face_changes", [])
-        names = store.names_of(sorted({c["person_id"] for c in changes}))
-        known = names.keys() | {c["person_id"] for c in changes if c["change"] == "deleted"}
-        self.face_changes = [{**c, "name": names.get(c["person_id"])} for c in changes if c["person_id"] in known]
-        for name in ("faces_lost", "faces_gained", "people_deleted"):
-            setattr(self, name, noted.get(name, 0))
 
     def with_scan(self, scanned: ScanCounts) -> PlanCounts:
         """With what the scan left alone."""

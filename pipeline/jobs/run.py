@@ -18,18 +18,19 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.config import MAX_THRESHOLD, THRESHOLD_RULE, nearest_threshold
 from pipeline.errors import FacepipeError, StoreError, UsageError
+from pipeline.jobs.accounts import find_account
 from pipeline.jobs.comparison import RowKey
 from pipeline.jobs.missing import MissingPhotos, chooser, forget_missing
 from pipeline.jobs.moved_source import moved_source
+from pipeline.jobs.page_data import page_file
 from pipeline.jobs.plan import Plan, counts_of, plan_run, rows_of
 from pipeline.jobs.plan_counts import PlanCounts
-from pipeline.jobs.run_page import leave_page, page_that_stands, report_of
-from pipeline.jobs.run_report import RunReport, WorkDone, make_report
+from pipeline.jobs.run_page import leave_page, report_of
+from pipeline.jobs.run_report import RunReport, RunTotals, WorkDone, make_report
 from pipeline.jobs.session import RunRequest, Session, open_session, source_name
+from pipeline.jobs.store import Runs, Store, open_store, part_of_command
 from pipeline.store.catalog.runs import FINISHED
-from pipeline.store.connect import open_store
 from pipeline.store.files.shards import damaged_file, manifest_file
-from pipeline.store.operations import Store, part_of_command
 from pipeline.store.records import RunRow
 from pipeline.types import Progress, Source
 
@@ -112,16 +113,16 @@ def abandon(store: Path, source: Source | None = None, account: str | None = Non
     What it committed stays, and the next run of the source plans the rest anew. Raises UsageError where there is none.
     """
     with open_store(store, command="abandon") as opened, opened.lock_runs("abandon"):
-        account_id = None if account is None else opened.account_id(account)
-        unfinished = opened.unfinished_run(None if source is None else source_name(source), account_id)
+        account_id = None if account is None else find_account(opened, account)[1]
+        unfinished = opened.runs(None if source is None else source_name(source), account_id).unfinished
         if unfinished is None:
             raise UsageError(message="There is no unfinished run.")
-        return opened.abandon_run(unfinished.run_id)
+        return opened.end_run(unfinished.run_id)
 
 
 def _unfinished(session: Session) -> RunRow | None:
-    """The source's unfinished run, once it is planned."""
-    run = session.unfinished_run()
+    """The source's unfinished run, once it is planned; without a source, the latest."""
+    run = session.store.runs(session.source, session.account_id).unfinished
     return None if run is None or run.state == _SCANNING else run
 
 
@@ -133,7 +134,7 @@ def _sound_run(session: Session) -> RunRow | None:
     damage = session.store.manifest_damage(unfinished)
     if damage is None:
         return unfinished
-    ended = session.store.abandon_run(unfinished.run_id)
+    ended = session.store.end_run(unfinished.run_id)
     session.progress.note(
         f"The manifest of the unfinished run {ended.run_id} cannot be used ({damage}): {ended.shards} of its"
         f" {unfinished.shards} shards are in, the rest is planned anew."
@@ -199,7 +200,7 @@ class _Command:
             session.progress.note(_going_on(session, planned))
             found, counted = counts_of(planned), rows_of(session.store, planned)
             self.work(planned, found)
-        last = session.store.last_run(moved.old if moved else session.source, session.account_id)
+        last = session.store.runs(moved.old if moved else session.source, session.account_id).last
         plan = plan_run(session, counted, moved, chooser(session.request))
         if plan.counts.already_in:
             _note_for_new_photos_only(session, last)
@@ -226,12 +227,14 @@ class _Command:
             self._finish(run, found)
 
     def _finish(self, run: RunRow, found: PlanCounts) -> None:
-        found.take_face_changes(self._session.store, run.run_id)
-        summary = self._report([run.run_id], found).without_names()
+        totals = self._session.store.count_runs(self._session.account_id, [run.run_id])
+        for name, value in totals.face_changes.items():
+            setattr(found, name, value)
+        summary = self._report([run.run_id], totals, found).without_names()
         self._write_summary(run, summary)  # first, so that a finished run always has it
         # The catalog has the numbers alone: paths in it would outlive the photos that are forgotten later.
         numbers = {name: value for name, value in summary.items() if not isinstance(value, list)}
-        self._session.store.finish_run(run.run_id, numbers)
+        self._session.store.end_run(run.run_id, numbers)
         self._finished.append((run, summary))
 
     def _write_summary(self, run: RunRow, summary: dict[str, Any]) -> None:
@@ -278,27 +281,29 @@ class _Command:
     def report(self) -> RunReport:
         """The command's report. Where there was nothing to do, it names the source's last run."""
         self.leave_pages()
-        report = self._report(self._run_ids, self.counts)
+        totals = self._session.store.count_runs(self._session.account_id, self._run_ids)
+        report = self._report(self._run_ids, totals, self.counts)
         if not self._run_ids:
-            last = self._session.store.last_run(self._session.source, self._session.account_id)
-            report = dataclasses.replace(report, run_id=last.run_id if last else None)
-            if last is not None and last.state == FINISHED:
-                self._show_last(last)
+            found = self._session.store.runs(self._session.source, self._session.account_id)
+            report = dataclasses.replace(report, run_id=found.last.run_id if found.last else None)
+            self._show_last(found)
         warnings = (*report.warnings, *self._warnings)
         return dataclasses.replace(report, pages=[str(page) for page in self._pages], warnings=warnings)
 
-    def _show_last(self, run: RunRow) -> None:
-        """Names the page of the source's last run; one that is missing, as after a crash, is made now."""
-        page = page_that_stands(self._session.store, run.run_id)
-        if page is not None:
-            self._pages.append(page)
+    def _show_last(self, found: Runs) -> None:
+        """Names the page of the source's last run, if it is finished; one that is missing, as after a crash, is made
+        now."""
+        if found.last is None or found.last.state != FINISHED:
+            return
+        if found.has_page:
+            self._pages.append(self._session.store.folder.path(page_file(found.last.run_id)))
         else:
-            self._leave_page(run, report_of(self._session.store, run))
+            self._leave_page(found.last, report_of(self._session.store, found.last))
 
-    def _report(self, run_ids: list[str], counts: PlanCounts) -> RunReport:
+    def _report(self, run_ids: list[str], totals: RunTotals, counts: PlanCounts) -> RunReport:
         work = dataclasses.replace(
             self._stages.work_done() if self._stages else WorkDone(),
             seconds=round(time.monotonic() - self._session.started, 3),
             profile=self._session.profiler.profile(),
         )
-        return make_report(self._session.store, self._session.account_id, run_ids, counts, work)
+        return make_report(self._session.store.identity, run_ids, totals, counts, work)

@@ -12,38 +12,27 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pipeline.config import DecodeSettings, MatchSettings, Settings, nearest_threshold
+from pipeline.config import DecodeSettings, MatchSettings, nearest_threshold
 from pipeline.errors import UsageError
 from pipeline.jobs.accounts import find_account
 from pipeline.jobs.face_pictures import FacePictures
-from pipeline.jobs.page_sections import REPORTED, PageOf, PageRequest
-from pipeline.jobs.stores import settings_of_store, unlock_store
+from pipeline.jobs.page_data import page_file
+from pipeline.jobs.page_sections import REPORTED, PageOf, PageRequest, subjects
+from pipeline.jobs.store import Store
 from pipeline.pages.page import page_bytes, write_page
-from pipeline.store.catalog.pages import PAGE
 from pipeline.store.catalog.runs import FINISHED
-from pipeline.store.operations import Store
 from pipeline.store.records import RunRow
 
 
-def page_that_stands(store: Store, run_id: str) -> Path | None:
-    """The page of a run; None where there is none, or one that a crash left of which nobody knows whom it shows."""
-    page = store.folder.path(_relative(run_id))
-    return page if page.exists() and store.page_is_noted(_relative(run_id)) else None
-
-
 def leave_page(store: Store, run: RunRow, report: Mapping[str, Any], decode: DecodeSettings) -> Path:
-    """Writes the page of a run into its folder, and notes whom it shows; returns its path. Raises StoreError."""
+    """Writes the page of a run into its folder, and registers whom it shows; returns its path. Raises StoreError."""
     request = _of_run(run, report, with_people=not store.identity.encrypted)
-    while True:  # again where a server forgets somebody meanwhile
-        # First, so that no page is there that shows others than are noted.
-        store.folder.unlink(_relative(run.run_id))
-        pictures = FacePictures(store, run.account_id, decode)
-        content = page_bytes(request.title, PageOf(store, request, pictures).sections())
-        persons, media = sorted(pictures.person_ids), sorted(pictures.media_ids)
-        if store.note_page(_relative(run.run_id), persons, media):
-            store.write_report(run.run_id, PAGE, content)
-            if (page := page_that_stands(store, run.run_id)) is not None:
-                return page
+    while True:  # again if a server forgets somebody meanwhile
+        page = _page(store, request, decode)
+        content = page_bytes(request.title, page.sections())
+        shown = sorted(page.pictures.person_ids), sorted(page.pictures.media_ids)
+        if store.keep_page(run.run_id, content, *shown):
+            return store.folder.path(page_file(run.run_id))
 
 
 def report_of(store: Store, run: RunRow) -> dict[str, Any]:
@@ -56,9 +45,7 @@ def report_of(store: Store, run: RunRow) -> dict[str, Any]:
     return report if report.keys() >= REPORTED else {}
 
 
-def write_report_page(
-    store: Store, settings: Settings, to: Path, *, account: str | None = None, run_id: str | None = None
-) -> str | None:
+def write_report_page(store: Store, to: Path, *, account: str | None = None, run_id: str | None = None) -> str | None:
     """Writes a page with people to the file `to`: of a run ("last": of the account's last one), or with None of the
     whole store. Returns the run's id.
 
@@ -66,26 +53,27 @@ def write_report_page(
     """
     account_id = find_account(store, account)[1]
     run = _run(store, account_id, run_id)
-    settled = settings_of_store(settings, store.identity, store.path)
-    unlock_store(store, settings)
+    settled = store.settled
+    store.unlock()
     if run is None:
         title = f"{store.path.name}: its people"
         request = PageRequest(account_id, (), title, None, {}, settled.match, with_people=True)
     else:
         request = _of_run(run, report_of(store, run), with_people=True)
-    page = PageOf(store, request, FacePictures(store, account_id, settled.decode))
-    write_page(to.absolute(), request.title, page.sections())
+    write_page(to.absolute(), request.title, _page(store, request, settled.decode).sections())
     return None if run is None else run.run_id
 
 
-def _relative(run_id: str) -> str:
-    return f"runs/{run_id}/{PAGE}"
+def _page(store: Store, request: PageRequest, decode: DecodeSettings) -> PageOf:
+    mentioned = subjects(request.report) if request.with_people else None
+    data = store.page_data(request.account_id, request.run_ids, request.match.threshold, mentioned)
+    return PageOf(store.identity, request, data, FacePictures(store.folder, data.key, decode))
 
 
 def _run(store: Store, account_id: int, run_id: str | None) -> RunRow | None:
     if run_id is None:
         return None
-    run = store.last_run(None, account_id) if run_id == "last" else store.run_row(run_id)
+    run = store.runs(account_id=account_id, run_id=None if run_id == "last" else run_id).last
     if run is None or run.account_id != account_id or run.state != FINISHED:
         raise UsageError(message="There is no such finished run of the account.")
     return run

@@ -9,10 +9,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from pipeline.jobs.expectation import Expectation, calibration_warning, expectation_of_runs
-from pipeline.jobs.plan_counts import PlanCounts, kept_fields, listed, shortened
+from pipeline.jobs.plan_counts import FACE_COUNTS, PlanCounts, kept_fields, listed, shortened
 from pipeline.jobs.profile import RunProfile
 from pipeline.matching.calibration import Calibration
-from pipeline.store.operations import Store
+from pipeline.store.catalog import overview, runs
+from pipeline.store.local import LocalStore
+from pipeline.store.records import RunCounts, StoreIdentity
 from pipeline.types import ACCEPTED_STATUSES
 
 _COUNTS: Final = ("decoded", "detector_calls", "embedder_calls")
@@ -127,10 +129,35 @@ def _conflict_line(entry: Mapping[str, Any]) -> str:
     return f"{entry['path']}: {said}, but the person is called {entry['person_name'] or entry['person_external_id']}"
 
 
-def make_report(store: Store, account_id: int, run_ids: Sequence[str], counts: PlanCounts, work: WorkDone) -> RunReport:
-    """Counts the rows of `run_ids`. `counts`: what the scans found that planned them."""
-    rows = store.run_counts(account_id, run_ids)
-    warnings = (calibration_warning(store.identity), counts.missing_warning())
+@dataclass(frozen=True)
+class RunTotals:
+    """What runs of an account brought, counted where the store is."""
+
+    counts: RunCounts
+    expected: Expectation | None  # None: no face was decided
+    face_changes: Mapping[str, Any]  # what changed photos did to people: fields of PlanCounts
+
+
+def run_totals(store: LocalStore, account_id: int, run_ids: Sequence[str]) -> RunTotals:
+    """Counts the rows of these runs."""
+    counts = store.ask(runs.run_counts, account_id, run_ids)
+    expected = expectation_of_runs(store, account_id, run_ids) if counts.outcomes else None
+    noted = [store.run_row(run_id).summary or {} for run_id in run_ids]
+    changes = [change for each in noted for change in each.get("face_changes", ())]
+    names = store.ask(overview.names_of, sorted({change["person_id"] for change in changes}))
+    # Without people who were forgotten since.
+    known = names.keys() | {change["person_id"] for change in changes if change["change"] == "deleted"}
+    listed = [{**change, "name": names.get(change["person_id"])} for change in changes if change["person_id"] in known]
+    sums = {name: sum(each.get(name, 0) for each in noted) for name in FACE_COUNTS}
+    return RunTotals(counts, expected, {**sums, "face_changes": listed})
+
+
+def make_report(
+    identity: StoreIdentity, run_ids: Sequence[str], totals: RunTotals, counts: PlanCounts, work: WorkDone
+) -> RunReport:
+    """`totals`: what these runs brought; `counts`: what the scans found that planned them."""
+    rows = totals.counts
+    warnings = (calibration_warning(identity), counts.missing_warning())
     rejected = Counter(rows.rejections)
     rejected.update({status: n for status, n in rows.statuses.items() if status not in ACCEPTED_STATUSES})
     return RunReport(
@@ -144,9 +171,9 @@ def make_report(store: Store, account_id: int, run_ids: Sequence[str], counts: P
         rejected=dict(rejected),
         label_conflicts=rows.label_conflicts,
         shared_external_id=rows.shared_external_ids,
-        weights=store.identity.weights,
-        calibration=Calibration.from_dict(store.identity.calibration).anchor,
-        wrong_joins=expectation_of_runs(store, account_id, run_ids) if rows.outcomes else None,
+        weights=identity.weights,
+        calibration=Calibration.from_dict(identity.calibration).anchor,
+        wrong_joins=totals.expected,
         warnings=tuple(warning for warning in warnings if warning),
         work=work,
         **dataclasses.asdict(counts),

@@ -19,12 +19,10 @@ from pipeline.jobs.accounts import settle_account
 from pipeline.jobs.cluster.connection import require_ray
 from pipeline.jobs.expectation import calibration_warning
 from pipeline.jobs.profile import Profiler
-from pipeline.jobs.stores import open_or_create_store, settings_of_store, unlock_store
+from pipeline.jobs.store import Store, open_or_create_store, open_store
+from pipeline.jobs.store_settings import settings_of_store
 from pipeline.runtime.buckets import is_address
 from pipeline.store.catalog.opening import has_store
-from pipeline.store.connect import open_store
-from pipeline.store.operations import Store
-from pipeline.store.records import RunRow
 from pipeline.types import Progress, SilentProgress, Source
 
 
@@ -65,10 +63,6 @@ class Session:
     profiler: Profiler
     started: float = field(default_factory=time.monotonic)
 
-    def unfinished_run(self) -> RunRow | None:
-        """The source's run that was not finished, planned or still scanning; without a source, the latest."""
-        return self.store.unfinished_run(self.source, self.account_id)
-
     def of_source(self, source: Source) -> Session:
         """The same for one of the request's sources."""
         request = dataclasses.replace(self.request, source=source)
@@ -100,10 +94,10 @@ def open_session(
         store.lock_runs(request.command),
     ):
         if not create and opened is None:
-            unlock_store(store, request.settings)
+            store.unlock()
         settings = settings_of_store(request.settings, store.identity, request.store)
         account, account_id = settle_account(store, request.account)
-        if store.served:
+        if store.server is not None:
             progress.note("A server holds the store: its faces are decided and stored there.")
         if store.master_key is not None and store.master_key.made:
             progress.note(store.master_key.notice)
@@ -147,4 +141,4 @@ def _require_moved_from(request: RunRequest, old: Source) -> None:
 def _open(request: RunRequest, create: bool) -> Store:
     if create:
         return open_or_create_store(request.store, request.settings, request.command)
-    return open_store(request.store, command=request.command)
+    return open_store(request.store, request.settings, command=request.command)

@@ -27,7 +27,7 @@ from pipeline.extraction.images.pixel_hash import PixelHash
 from pipeline.extraction.stored_picture import HeldPictures
 from pipeline.jobs.cluster.connection import settle_environment
 from pipeline.jobs.cluster.left_shards import Metadata, shard_folder, shard_metadata, take_left
-from pipeline.jobs.committer import Committer
+from pipeline.jobs.committer import CommitShard, Committer
 from pipeline.jobs.models import load_extractor, work_of
 from pipeline.jobs.run_report import WorkDone
 from pipeline.jobs.session import Session
@@ -37,8 +37,6 @@ from pipeline.people.shards import Enroller
 from pipeline.runtime.device import resolve_device
 from pipeline.runtime.stage_times import LOAD, WRITE
 from pipeline.runtime.threads import thread_count
-from pipeline.store.local import LocalStore
-from pipeline.store.operations import CommitShard
 from pipeline.store.records import RunRow
 
 if TYPE_CHECKING:
@@ -67,7 +65,7 @@ class ShardStages:
         without `extract` while a shard is not extracted yet.
         """
         shards = int(run.shards or 0)
-        committed = self._store.committed_shards(run.run_id)
+        committed = self._store.runs(run_id=run.run_id).committed
         pending = [k for k in range(shards) if k not in committed]
         extracted = self._store.extracted_shards(run.run_id)
         missing = [k for k in pending if k not in extracted]
@@ -78,15 +76,14 @@ class ShardStages:
         if not commit:
             pending = missing
         # Only where this process extracts and commits are the faces' pixels at hand when it is decided who is new.
-        self._held = HeldPictures() if commit and not self._store.served else None
+        self._held = HeldPictures() if commit and self._store.server is None else None
         phase = "extract" if not commit else "group" if not extract else "run"
         sizes = np.diff(self._store.shard_starts(run))
         self._progress.start(phase, int(sizes[pending].sum()))
         with ExitStack() as stack:
             committer = None
             if commit:
-                commit_shard = self._store.shard_committer(run, self._commit_here)
-                committer = stack.enter_context(Committer(commit_shard, self._times, self._threads))
+                committer = stack.enter_context(Committer(self._commit_shard(run), self._times, self._threads))
             # Closed in any case, so that no decoder thread goes on working after an error.
             shards_done = stack.enter_context(closing(self._extracted(run, pending, set(missing))))
             for shards_left in range(len(pending), 0, -1):
@@ -102,14 +99,18 @@ class ShardStages:
 
     def work_done(self) -> WorkDone:
         """What these stages did so far, without the time and the profile of the command."""
-        here = work_of(self._decoder, self._extractor)
-        work = replace(here, image_seconds=round(self._image_seconds, 3))
+        own = work_of(self._decoder, self._extractor)
+        work = replace(own, image_seconds=round(self._image_seconds, 3))
         for engine in self._ray_engines:
             work = work.and_on(engine.work_done())
         return work
 
-    def _commit_here(self, store: LocalStore, run: RunRow) -> CommitShard:
-        limit = self._session.settings.decode.max_bytes
+    def _commit_shard(self, run: RunRow) -> CommitShard:
+        """What decides the faces of the run's shards and commits them. A server reads the shard's files itself."""
+        if self._store.server is not None:
+            return lambda shard, *_: self._store.commit_shard(run.run_id, shard)
+        self._store.release()
+        store, limit = self._store.local, self._session.settings.decode.max_bytes
         directories = Directories(store, self._search_device())
         return Enroller(store, run, self._decoder, directories, limit, held=self._held).commit
 

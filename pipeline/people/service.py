@@ -33,6 +33,7 @@ from pipeline.people.types import (
 )
 from pipeline.people.views import all_views, person_view
 from pipeline.runtime.device import resolve_device
+from pipeline.store.catalog import changes
 from pipeline.store.catalog.connection import Catalog
 from pipeline.store.local import LocalStore
 from pipeline.store.records import (
@@ -201,7 +202,7 @@ class IdentityService:
 
     def changes(self, account_id: int | None, since: int, limit: int) -> ChangesPage:
         """The changes of an account, or of all, since a commit. Raises ChangesUnknown."""
-        return self._client.changes(since, account_id, limit)
+        return self._client.ask(changes.changes, since, account_id, limit)
 
     # Changing
 

@@ -1,50 +1,48 @@
-"""The admin port: the operations of a store, for the commands that find it held by this server. They find its address
-in the store's lock, and its token in a file.
+"""The admin port: the verbs of a store, for the commands that find it held by this server. They find its address in the
+store's lock, and its token in a file.
 
 It is bound to the loopback and apart from the public port, so nothing of it can be reached from elsewhere; a browser
 on this machine is kept out by the token and by the Host header (DNS rebinding).
 
-Calls wait for each other where they need the catalog, which has one thread. `check` asks it in pieces; `export` copies
-each table in one piece, and requests that store something wait for it.
+Calls wait for each other where they need the catalog, which has one thread. `check` and `known_files` ask it in pieces;
+`export` copies each table in one piece, and requests that store something wait for it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hmac
+import inspect
 import json
 import logging
 import socket
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from importlib.metadata import version
-from typing import Any, Final
+from typing import Any, Final, get_type_hints
 
+import pyarrow as pa
 import uvicorn
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from pipeline.errors import BodyInvalid, BodyTooLarge, FacepipeError, Forbidden, MethodUnknown, StoreError
-from pipeline.jobs.search import answers
-from pipeline.people.service import IdentityService
+from pipeline.jobs.server_connection import ServerInfo
+from pipeline.jobs.store import VERBS, Store
 from pipeline.serve.connections import Connections
 from pipeline.serve.hosts import is_loopback
 from pipeline.serve.limited_server import LimitedServer
 from pipeline.serve.protocol import LimitedProtocol
 from pipeline.serve.request_parsing import Query
 from pipeline.serve.serializer import MAX_CHANGES, changes_json
-from pipeline.store.connect import Hello
-from pipeline.store.files.handover import read_handed_over
 from pipeline.store.files.lock import make_token, remove_token
-from pipeline.store.local import LocalStore
-from pipeline.store.operations import operations, parameter_types
-from pipeline.store.records import Checked, CorrectionAnswer, CorrectionRequest, FaceAnswer, SearchQuery
-from pipeline.store.wire import JSON, TOKEN_HEADER, decode, pack, pack_error
+from pipeline.store.wire import ARROW, JSON, TOKEN_HEADER, decode, pack, pack_error, stream
 
 _log = logging.getLogger(__name__)
 
@@ -57,20 +55,18 @@ Answer = Callable[[Request, bytes], object]
 
 
 @contextlib.contextmanager
-def open_admin_port(
-    store: LocalStore, service: IdentityService, password_changed: Callable[[str], None] = lambda _: None
-) -> Iterator[str]:
-    """Opens the admin port of a store and gives its URL. To be opened when the service answers, and closed before the
+def open_admin_port(store: Store, password_changed: Callable[[str], None] = lambda _: None) -> Iterator[str]:
+    """Opens the admin port of a store and gives its URL. To be opened when its service answers, and closed before the
     service ends: calls in hand are finished if they don't take long, and the closed store refuses the rest.
 
     `password_changed` is called with the user id of each account whose password is changed through the port.
     Raises StoreError, StoreUnwritable.
     """
-    calls = _Calls(store, service, password_changed)
+    info = ServerInfo(version("facepipe"), store.path, store.identity, store.generation)
     routes = [
-        Route("/admin/hello", _endpoint(calls.hello), methods=["GET"]),
-        Route("/changes", _endpoint(calls.changes), methods=["GET"]),
-        Route("/admin/call/{name}", _endpoint(calls.call), methods=["POST"]),
+        Route("/admin/hello", _endpoint(lambda *_: info), methods=["GET"]),
+        Route("/changes", _endpoint(partial(_changes, store)), methods=["GET"]),
+        Route("/admin/call/{name}", _endpoint(partial(_call, store, password_changed)), methods=["POST"]),
     ]
     app = _Guard(Starlette(routes=routes), make_token(store.folder))
     config = uvicorn.Config(
@@ -91,10 +87,10 @@ def open_admin_port(
         thread.start()
         try:
             _await_start(server, thread, url)
-            store.announce(url)
+            store.local.announce(url)
             yield url
         finally:
-            store.announce(None)
+            store.local.announce(None)
             remove_token(store.folder)
             server.should_exit = True
             thread.join(_STOP_TIMEOUT_S)
@@ -108,75 +104,42 @@ def _await_start(server: LimitedServer, thread: threading.Thread, url: str) -> N
         time.sleep(0.005)
 
 
-class _Calls:
-    """The answers. Each method runs on a thread of its own and returns what `pack` takes."""
+def _changes(store: Store, request: Request, _body: bytes) -> object:
+    """What changed in all accounts since a commit."""
+    query = Query(request)
+    since, limit = query.whole("since", 0, 0), query.whole("limit", 1000, 1, MAX_CHANGES)
+    return changes_json(store.changes(since, None, limit))
 
-    def __init__(self, store: LocalStore, service: IdentityService, password_changed: Callable[[str], None]) -> None:
-        self._store = store
-        self._service = service
-        self._password_changed = password_changed
-        # What needs more than the store, or changes what the service keeps in memory.
-        own: dict[str, Callable[..., object]] = {
-            "check": self._check,
-            "correct": self._correct,
-            "delete_directory": service.delete_directory,
-            "enrol_shard": service.enrol_shard,
-            "export": store.export,
-            "search": self._search,
-            "set_password": self._set_password,
-        }
-        self._calls = {
-            **{name: (getattr(store, name), operation.parameters) for name, operation in operations().items()},
-            **{name: (function, parameter_types(function)) for name, function in own.items()},
-        }
 
-    def hello(self, _request: Request, _body: bytes) -> Hello:
-        """Which store this is."""
-        return Hello(version("facepipe"), self._store.path, self._store.identity, self._store.generation)
-
-    def changes(self, request: Request, _body: bytes) -> object:
-        """What changed in all accounts since a commit."""
-        query = Query(request)
-        since, limit = query.whole("since", 0, 0), query.whole("limit", 1000, 1, MAX_CHANGES)
-        return changes_json(self._service.changes(None, since, limit))
-
-    def call(self, request: Request, body: bytes) -> object:
-        """The answer of an operation of the store to a JSON list of arguments."""
-        name = request.path_params["name"]
-        if name not in self._calls:
-            raise MethodUnknown(method=name)
-        function, parameters = self._calls[name]
-        try:
-            values = decode(json.loads(body), list[Any])
-            arguments = [decode(value, kind) for value, kind in zip(values, parameters, strict=True)]
-        except (TypeError, ValueError) as exc:
-            raise BodyInvalid(detail=f"it holds no arguments of {name}: {exc}") from exc
-        return function(*arguments)
-
-    def _set_password(self, user_id: str, password_hash: str) -> None:
-        self._store.set_password(user_id, password_hash)
-        self._password_changed(user_id)
-
-    def _check(self, repair: bool) -> Checked:
-        return self._store.check(repair=repair)
-
-    def _correct(self, request: CorrectionRequest) -> CorrectionAnswer:
-        if request.decoded is None:
-            return self._service.correct(request)
-        key = self._store.image_key(request.account_id)
-        return self._service.correct(request, read_handed_over(self._store.folder, request.decoded, key))
-
-    def _search(self, query: SearchQuery) -> list[FaceAnswer]:
-        return answers(self._service, query)
+def _call(store: Store, password_changed: Callable[[str], None], request: Request, body: bytes) -> object:
+    """What the store answers to one of its verbs, whose arguments are a JSON object."""
+    name = request.path_params["name"]
+    if name not in VERBS:
+        raise MethodUnknown(method=name)
+    types = get_type_hints(VERBS[name])
+    try:
+        given = decode(json.loads(body), dict[str, Any])
+        arguments = {key: decode(value, types[key]) for key, value in given.items()}
+        inspect.signature(VERBS[name]).bind(store, **arguments)
+    except (KeyError, TypeError, ValueError) as exc:
+        raise BodyInvalid(detail=f"it holds no arguments of {name}: {exc}") from exc
+    answer = getattr(store, name)(**arguments)
+    if name == "set_password":
+        password_changed(arguments["user_id"])
+    return answer
 
 
 def _endpoint(answer: Answer) -> Callable[[Request], Awaitable[Response]]:
-    """The ASGI endpoint of an answer, which runs on a thread; errors are packed."""
+    """The ASGI endpoint of an answer, which runs on a thread and returns what `pack` takes, or a stream of batches.
+    Errors are packed."""
 
     async def endpoint(request: Request) -> Response:
         try:
             body = await _body(request)
-            media_type, packed = pack(await run_in_threadpool(answer, request, body))
+            value = await run_in_threadpool(answer, request, body)
+            if isinstance(value, pa.RecordBatchReader):
+                return StreamingResponse(stream(value), media_type=ARROW)
+            media_type, packed = pack(value)
             return Response(packed, media_type=media_type)
         except FacepipeError as error:
             return _failed(error)

@@ -24,7 +24,7 @@ from pipeline.errors import UsageError
 from pipeline.extraction.extractor import BatchExtractor
 from pipeline.extraction.images.decode import Decoder
 from pipeline.jobs.models import load_extractor
-from pipeline.jobs.stores import settings_of_store, unlock_store
+from pipeline.jobs.store import Store
 from pipeline.people.service import IdentityService
 from pipeline.serve.admin import open_admin_port
 from pipeline.serve.app import make_app, make_authenticator
@@ -69,10 +69,11 @@ def serve(store: Path, settings: Settings, announce: Callable[[Listening], None]
         stack.callback(end.cancel)
         sockets = _listeners(settings.serve, stack)  # first: a taken port should show before the models are loaded
         client = stack.enter_context(LocalStore.open(store, command="serve"))
-        unlock_store(client, settings)
-        settings = settings_of_store(settings, client.identity, client.path)
+        held = Store(client, settings)
+        held.unlock()
+        settings = held.settled
         extractor = load_extractor(settings, client.identity, client.path)
-        service = IdentityService(client, extractor, Decoder(settings.decode), settings)
+        service = held.service = IdentityService(client, extractor, Decoder(settings.decode), settings)
         stack.callback(service.close)
         auth, ready = make_authenticator(client), threading.Event()
         app = make_app(service, client, settings, auth=auth, ready=ready.is_set)
@@ -82,7 +83,7 @@ def serve(store: Path, settings: Settings, announce: Callable[[Listening], None]
         gc.freeze()
         stack.callback(gc.unfreeze)
         _warm_up(extractor)
-        stack.enter_context(open_admin_port(client, service, auth.drop))
+        stack.enter_context(open_admin_port(held, auth.drop))
         urls = [_url(settings.serve, listener) for listener in sockets]
         listening = Listening(urls[0], urls[-1], service.stats().people)
 

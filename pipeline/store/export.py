@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -35,9 +36,25 @@ def _view_query(view: str) -> str:
     return f"SELECT * FROM main.{view} ORDER BY {_ORDER[view]}"
 
 
-def view_table(catalog: Catalog, view: str) -> pa.Table:
-    """All rows of the public view `media`, `faces`, `persons` or `facts`. Raises UsageError for another name."""
-    return catalog.read(_view_query(view))
+def in_pages(read: Callable[[int], pa.Table], column: str) -> pa.RecordBatchReader:
+    """A long table, page by page: `read` gives the next rows whose ids in this column are above a number, by id."""
+    first = read(-1)
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        page = first
+        while len(page):
+            yield from page.to_batches()
+            page = read(page[column][-1].as_py())
+
+    return pa.RecordBatchReader.from_batches(first.schema, batches())
+
+
+def read_table(store: CatalogThread, name: str) -> pa.RecordBatchReader:
+    """A public view, or `embeddings` page by page. Raises UsageError for another name."""
+    if name != "embeddings":
+        query = _view_query(name)
+        return store.submit(lambda catalog: catalog.read(query)).to_reader()
+    return in_pages(lambda after: store.submit(partial(embeddings_table, after=after, limit=_CHUNK_ROWS)), "face_id")
 
 
 def embeddings_table(catalog: Catalog, after: int, limit: int) -> pa.Table:
@@ -77,13 +94,13 @@ def _export_view(catalog: Catalog, folder: Folder, view: str) -> int:
 
 
 def _export_embeddings(store: CatalogThread, folder: Folder) -> int:
-    count, last = 0, -1
+    count = 0
     with (
         folder.replacing("embeddings.parquet", "export") as out,
         pq.ParquetWriter(out, embeddings_schema(store.identity.embedding_size), compression="zstd") as writer,
     ):
-        while len(page := store.submit(partial(embeddings_table, after=last, limit=_CHUNK_ROWS))):
+        for page in read_table(store, "embeddings"):
             with disk_errors(folder.root):
-                writer.write_table(page)
-            count, last = count + len(page), page["face_id"][-1].as_py()
+                writer.write_batch(page)
+            count += len(page)
     return count

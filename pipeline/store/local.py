@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import wraps
 from pathlib import Path
-from typing import ParamSpec, TypeVar
+from typing import Concatenate, Final, ParamSpec, TypeVar
 
 import pyarrow as pa
 
@@ -29,45 +30,49 @@ from pipeline.store.catalog.ids import ReservedIds, counters
 from pipeline.store.catalog_thread import CatalogThread
 from pipeline.store.checks.check import check_store, repair_store
 from pipeline.store.commits import commit, compaction, shard
-from pipeline.store.export import export_store
+from pipeline.store.export import export_store, in_pages, read_table
 from pipeline.store.files.crypto import MasterKey
 from pipeline.store.files.durable import Folder
 from pipeline.store.files.lock import LOCK_NAME
 from pipeline.store.files.objects import Row, open_image, read_object
-from pipeline.store.operations import CommitShard, Correct, Operation, Store
+from pipeline.store.files.run_files import RunFiles
 from pipeline.store.records import (
     USER,
     Change,
     Checked,
     Committed,
-    CorrectionAnswer,
-    CorrectionRequest,
-    FaceAnswer,
     Picture,
-    RunRow,
-    SearchQuery,
     ShardCommit,
     StoreIdentity,
 )
 
 P = ParamSpec("P")
 T = TypeVar("T")
+_KNOWN_AT_ONCE: Final = 2**17  # known files: 30 MB
 
 
-class LocalStore(CatalogThread, Store):
+def _on_catalog(function: Callable[Concatenate[Catalog, P], T]) -> Callable[Concatenate[LocalStore, P], T]:
+    """A function on the catalog as a method of the store, which runs it on the catalog's thread."""
+
+    @wraps(function)
+    def method(store: LocalStore, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return store.ask(function, *args, **kwargs)
+
+    return method
+
+
+class LocalStore(CatalogThread, RunFiles):
     """An open, locked store; its methods may be called from any thread; `RunFiles` says which at once.
 
     Images of an encrypted store can be read and written once it is unlocked; everything else needs no key.
     """
-
-    served = False
 
     def __init__(
         self, root: Path, make_identity: Callable[[], StoreIdentity] | None, command: str, **how: bool
     ) -> None:
         """Use `open` or `open_or_create`."""
         CatalogThread.__init__(self, root, make_identity, command, **how)
-        Store.__init__(self, self.folder)
+        RunFiles.__init__(self, self.folder)
         self.master_key: MasterKey | None = None
         self._image_keys: dict[int, bytes | None] = {}
         self._ids = ReservedIds(self.counters())
@@ -100,58 +105,90 @@ class LocalStore(CatalogThread, Store):
         Folder(root.parent).make(root.name)
         return cls(root, make_identity, command)
 
-    def perform(self, operation: Operation[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        if operation.name in ("finish_run", "abandon_run"):
-            self.forget_manifest()  # its file goes
-        return self.submit(lambda catalog: operation.function(catalog, *args, **kwargs))
-
     def close(self) -> None:
         """Closes the catalog and frees the lock; a second call does nothing."""
         self.forget_manifest()
         super().close()
 
-    # What only the process that holds the store can ask
+    def __enter__(self) -> LocalStore:
+        return self
 
-    credentials = Operation(accounts.credentials)
-    counters = Operation(counters)
-    faces_of_media = Operation(media.faces_of_media)
-    images_of_media = Operation(media.images_of_media)
-    media_of_rows = Operation(media.media_of_rows)
-    media_with_removed_faces = Operation(media.media_with_removed_faces)
-    image_was_replaced = Operation(replaced_images.was_replaced)
-    face_vectors = Operation(references.face_vectors)
-    references = Operation(references.references)
-    counts_of = Operation(people.counts_of)
-    runs_of = Operation(runs.runs_of)
-    faces_page = Operation(people.faces_page)
-    best_faces = Operation(people.best_faces)
-    photos_of_both = Operation(people.photos_of_both)
-    stored_faces = Operation(corrections.stored_faces)
-    photos_of_runs = Operation(corrections.photos_of_runs)
-    reference_faces = Operation(corrections.reference_faces)
-    facts_about = Operation(corrections.facts_about)
-    pinned_faces = Operation(corrections.pinned_faces)
-    forgotten_faces = Operation(forgotten.forgotten_faces)
-    labelled_photos = Operation(files.labelled_photos)
-    note_labels = Operation(files.note_labels)
-    correction_to_undo = Operation(corrections.correction_to_undo)
-    changes_since = Operation(corrections.changes_since)
-    last_merges = Operation(corrections.last_merges)
-    faces_to_regroup = Operation(corrections.faces_to_regroup)
-    pending_embeddings = Operation(compaction.count_pending)
+    def __exit__(self, *_exception: object) -> None:
+        self.close()
 
-    # What the process that holds the store does itself, and others ask it for
+    def ask(self, query: Callable[Concatenate[Catalog, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """What a function on the catalog answers, on the catalog's thread."""
+        return self.submit(lambda catalog: query(catalog, *args, **kwargs))
 
-    def shard_committer(self, run: RunRow, here: Callable[[LocalStore, RunRow], CommitShard]) -> CommitShard:
-        return here(self, run)
+    # Accounts and directories
 
-    def search(
-        self, query: SearchQuery, here: Callable[[LocalStore, SearchQuery], list[FaceAnswer]]
-    ) -> list[FaceAnswer]:
-        return here(self, query)
+    account_id = _on_catalog(accounts.account_id)
+    create_account = _on_catalog(accounts.create_account)
+    credentials = _on_catalog(accounts.credentials)
+    set_password = _on_catalog(accounts.set_password)
+    accounts = _on_catalog(accounts.user_ids)  # this and the next hide their modules
+    directories = _on_catalog(directories.directories)
 
-    def correct(self, request: CorrectionRequest, here: Correct, decoded: pa.Table | None = None) -> CorrectionAnswer:
-        return here(self, request, decoded)
+    # Runs
+
+    abandon_run = _on_catalog(runs.abandon_run)
+    begin_run = _on_catalog(runs.begin_run)
+    committed_shards = _on_catalog(runs.committed_shards)
+    digests_of_labels = _on_catalog(files.digests_of_labels)
+    finish_run = _on_catalog(runs.finish_run)
+    forgotten_photos = _on_catalog(forgotten.forgotten_photos)
+    labelled_photos = _on_catalog(files.labelled_photos)
+    media_of_hashes = _on_catalog(media.media_of_hashes)
+    note_labels = _on_catalog(files.note_labels)
+    note_scan = _on_catalog(files.note_scan)
+    plan_run = _on_catalog(runs.plan_run)
+    run_row = _on_catalog(runs.run_row)
+    runs_of = _on_catalog(runs.runs_of)
+    sources = _on_catalog(files.sources)
+    unfinished_run = _on_catalog(runs.unfinished_run)
+
+    def key_of_run(self, run_id: str) -> bytes | None:
+        return self.image_key(self.run_row(run_id).account_id) if self.identity.encrypted else None
+
+    def known_files(self, source: str, account_id: int) -> pa.RecordBatchReader:
+        """See `files.known_files`: read page by page, so that other work comes in between."""
+        return in_pages(
+            lambda after: self.ask(files.known_files, source, account_id, after, _KNOWN_AT_ONCE), "media_id"
+        )
+
+    # Photos and their faces
+
+    counters = _on_catalog(counters)
+    face_vectors = _on_catalog(references.face_vectors)
+    faces_of_media = _on_catalog(media.faces_of_media)
+    forgotten_faces = _on_catalog(forgotten.forgotten_faces)
+    image_was_replaced = _on_catalog(replaced_images.was_replaced)
+    images_of_media = _on_catalog(media.images_of_media)
+    media_of_rows = _on_catalog(media.media_of_rows)
+    media_with_removed_faces = _on_catalog(media.media_with_removed_faces)
+    pending_embeddings = _on_catalog(compaction.count_pending)
+    references = _on_catalog(references.references)
+
+    # People and corrections
+
+    best_faces = _on_catalog(people.best_faces)
+    changes_since = _on_catalog(corrections.changes_since)
+    correction_to_undo = _on_catalog(corrections.correction_to_undo)
+    counts_of = _on_catalog(people.counts_of)
+    faces_page = _on_catalog(people.faces_page)
+    faces_to_regroup = _on_catalog(corrections.faces_to_regroup)
+    facts_about = _on_catalog(corrections.facts_about)
+    last_merges = _on_catalog(corrections.last_merges)
+    photos_of_both = _on_catalog(people.photos_of_both)
+    photos_of_runs = _on_catalog(corrections.photos_of_runs)
+    pinned_faces = _on_catalog(corrections.pinned_faces)
+    reference_faces = _on_catalog(corrections.reference_faces)
+    stored_faces = _on_catalog(corrections.stored_faces)
+    people = _on_catalog(people.people)  # it hides its module
+
+    # The whole store
+
+    read_table = read_table
 
     def delete_directory(self, account_id: int, name: str) -> int:
         """Its photos may go into another directory: later runs are told nothing. The caller has its lock, if any."""

@@ -746,10 +746,20 @@ class Credentials:
 class AccountSummary:
     """An account, and how much it holds."""
 
+    account_id: int
     account: str
     password_set: bool  # without one nobody gets in by the server
-    directories: int
-    identities: int  # a merged set is one
+    directories: Sequence[DirectoryRow]
+
+    @property
+    def identities(self) -> int:
+        """In all directories."""
+        return sum(directory.identities for directory in self.directories)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        counts = {"directories": len(self.directories), "identities": self.identities}
+        return {"account": self.account, "password_set": self.password_set, **counts}
 
 
 @dataclass(frozen=True)

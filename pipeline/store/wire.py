@@ -1,15 +1,16 @@
 """How the two sides of the admin port write arguments and answers: JSON, or Arrow's streaming format for a table.
 
-JSON loses types, so the reader decodes by the types that the operation declares. An error crosses the port as its
-class and its fields, so that a command ends with the same message and exit code on either side of it.
+JSON loses types, so the reader decodes by the types that the method declares. An error crosses the port as its class
+and its fields, so that a command ends with the same message and exit code on either side of it.
 """
 
 from __future__ import annotations
 
 import base64
 import dataclasses
+import io
 import json
-from collections.abc import Mapping, Set
+from collections.abc import Iterator, Mapping, Set
 from datetime import datetime
 from pathlib import Path
 from types import NoneType, UnionType
@@ -25,13 +26,23 @@ ARROW: Final = "application/vnd.apache.arrow.stream"
 
 
 def pack(value: object) -> tuple[str, bytes]:
-    """(media type, body) of a table, or of plain values, dataclasses, sets, datetimes, paths and bytes, nested."""
-    if not isinstance(value, pa.Table):
-        return JSON, json.dumps(value, default=_plain).encode()
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, value.schema) as writer:
-        writer.write_table(value)
-    return ARROW, sink.getvalue().to_pybytes()
+    """(media type, body) of a table, or of plain values, dataclasses, sets, datetimes, paths, bytes and further tables,
+    nested."""
+    if isinstance(value, pa.Table):
+        return ARROW, b"".join(stream(value.to_reader()))
+    return JSON, json.dumps(value, default=_plain).encode()
+
+
+def stream(batches: pa.RecordBatchReader) -> Iterator[bytes]:
+    """The parts of an Arrow stream, each once its batch is read."""
+    out = io.BytesIO()
+    with pa.ipc.new_stream(out, batches.schema) as writer:
+        for batch in batches:
+            writer.write_batch(batch)
+            yield out.getvalue()
+            out.seek(0)
+            out.truncate()
+    yield out.getvalue()
 
 
 def _plain(value: object) -> object:
@@ -47,6 +58,8 @@ def _plain(value: object) -> object:
         return base64.b64encode(value).decode()
     if isinstance(value, Path):
         return str(value)
+    if isinstance(value, pa.Table):
+        return _plain(pack(value)[1])
     raise TypeError(f"{type(value).__name__} cannot be sent through the admin port")
 
 
@@ -71,6 +84,8 @@ def decode(value: Any, kind: Any) -> Any:
         types = get_type_hints(kind)
         fields = {name: decode(part, types.get(name)) for name, part in _typed(value, dict).items()}
         return cast("type[Any]", kind)(**fields)
+    if origin is tuple and parameters[-1] is ...:
+        return tuple(decode(part, parameters[0]) for part in _typed(value, list))
     if origin is tuple:
         return tuple(decode(part, part_kind) for part, part_kind in zip(_typed(value, list), parameters, strict=True))
     if origin is not None and issubclass(origin, Mapping):
@@ -84,6 +99,8 @@ def decode(value: Any, kind: Any) -> Any:
         return base64.b64decode(value, validate=True)
     if kind is Path:
         return Path(value)
+    if kind is pa.Table:
+        return unpack(ARROW, decode(value, bytes), kind)
     if kind is float:
         return float(_typed(value, (int, float)))
     return _typed(value, NoneType if kind is None else kind)
@@ -91,7 +108,7 @@ def decode(value: Any, kind: Any) -> Any:
 
 def _typed(value: Any, kind: Any) -> Any:
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-        raise TypeError(f"{value!r:.40} is of another type than the operation declares")
+        raise TypeError(f"{value!r:.40} is of another type than the method declares")
     return value
 
 

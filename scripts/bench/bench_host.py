@@ -49,10 +49,9 @@ from pipeline.extraction.sources.scan import scan_source
 from pipeline.extraction.stored_picture import HeldPictures
 from pipeline.jobs.plan import plan_run
 from pipeline.jobs.session import RunRequest, open_session
-from pipeline.jobs.stores import open_or_create_store
+from pipeline.jobs.store import Store, open_or_create_store
 from pipeline.people.directory import Directories
 from pipeline.people.shards import Enroller
-from pipeline.store.local import LocalStore
 from pipeline.types import FileState
 
 WANTED_MS = {"a": 0.5, "b": 3.2, "c": 30.0}  # of CPU time per image
@@ -202,15 +201,16 @@ class HostWork:
         with meter.part("rows"):
             read_rows(manifest, self.table)
         most = self.settings.decode.max_bytes
-        enroller = Enroller(store, run, self._decoder, Directories(store), most, held=self._held)
+        enroller = Enroller(store.local, run, self._decoder, Directories(store.local), most, held=self._held)
         with ExitStack() as metered:
             encoding = _metered(meter, "encode", enroller._pictures, self._same_pictures)
             metered.enter_context(patch.object(enroller, "_pictures", encoding))
             for name, method in COMMITTING.items():
-                metered.enter_context(patch.object(store, method, _metered(meter, name, getattr(store, method))))
+                call = _metered(meter, name, getattr(store.local, method))
+                metered.enter_context(patch.object(store.local, method, call))
             with meter.part("commit"):
                 enroller.commit(0, manifest, self.table)
-        store.finish_run(run.run_id, {})
+        store.end_run(run.run_id, {})
         return self._committed(store, run.run_id, session.account_id)
 
     def _extract(self, meter: Meter, rows: Sequence[ExtractedRow]) -> None:
@@ -260,8 +260,8 @@ class HostWork:
         assert hashes == (self._pictures or hashes), "another picture"
         self._pictures = hashes
 
-    def _committed(self, store: LocalStore, run_id: str, account_id: int) -> dict[str, int]:
-        counts = store.run_counts(account_id, [run_id])
+    def _committed(self, store: Store, run_id: str, account_id: int) -> dict[str, int]:
+        counts = store.count_runs(account_id, [run_id]).counts
         assert sum(counts.statuses.values()) == len(self.files)
         assert sum(counts.outcomes.values()) == self.faces, "a face is missing"
         assert counts.persons == counts.outcomes["inserted"]

@@ -38,7 +38,7 @@ from PIL import Image
 from pipeline.evaluation.bench.harness import Timing
 from pipeline.extraction.stored_picture import encode_reference_image
 from pipeline.jobs.sample_photos import portrait
-from pipeline.store.connect import open_store
+from pipeline.jobs.store import open_store
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, BrowserContext, Page
@@ -195,7 +195,8 @@ def review(
 def roots_of(store: Path) -> dict[str, str]:
     """By person, who is one."""
     with open_store(store, command="bench") as remote:
-        rows = remote.people(remote.account_id(USER), "main").to_pylist()
+        (account_id,) = (row.account_id for row in remote.accounts() if row.account == USER)
+        rows = remote.people(account_id, "main", counted=False).to_pylist()
     return {row["person_id"]: row["root_person_id"] for row in rows}
 
 

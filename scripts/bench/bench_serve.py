@@ -37,8 +37,8 @@ from harness import argument_parser, settings_of, write_result
 from serve_load import Load
 
 from pipeline.evaluation.bench.harness import Timing
+from pipeline.jobs.store import open_store
 from pipeline.store.checks.check import check_store
-from pipeline.store.connect import RemoteStore, open_store
 from pipeline.store.local import LocalStore
 
 HERE = Path(__file__).resolve().parent
@@ -150,15 +150,14 @@ def prepared(path: Path, identities: int, shard_faces: int, crop_bytes: int) -> 
 def hand_over(store: Path, source: str = "shard") -> float:
     """Seconds that the door takes for the shards that wait."""
     with open_store(store, command="bench") as remote:
-        run = remote.unfinished_run(source, None)
+        run = remote.runs(source).unfinished
         assert run is not None
-        assert isinstance(remote, RemoteStore)
-        commit = remote.shard_committer(run, None)
+        assert remote.server is not None
         begun = time.monotonic()
         for shard in range(run.shards or 0):
-            commit(shard, None, None)  # type: ignore[arg-type]
+            remote.commit_shard(run.run_id, shard)
         seconds = time.monotonic() - begun
-        remote.finish_run(run.run_id, {})
+        remote.end_run(run.run_id, {})
         return seconds
 
 

@@ -13,6 +13,7 @@ from coded_store import PASSWORD, USER, Thresholds
 from pipeline.config import Settings
 from pipeline.extraction.images.decode import Decoder
 from pipeline.jobs.people import People, PersonRow
+from pipeline.jobs.store import Store
 from pipeline.matching.calibration import Calibration
 from pipeline.people.service import IdentityService
 from pipeline.store.local import LocalStore
@@ -38,7 +39,7 @@ class Served:
         self._parts = client, service, settings
         self._up = ExitStack()
         self._port = 0
-        self.people = People(client, settings, user, service=lambda: service)
+        self.people = People(Store(client, settings, service), user)
         self.come()
 
     def come(self) -> None:

@@ -83,7 +83,7 @@ def extractor(extractor: BatchExtractor) -> BatchExtractor:
 @pytest.fixture
 def loaded_once(extractor: BatchExtractor, monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs and searches take the session's models instead of loading them again."""
-    for module in ("shard_stages", "search"):
+    for module in ("shard_stages", "recognition"):
         monkeypatch.setattr(f"pipeline.jobs.{module}.load_extractor", lambda *_: extractor)
 
 

@@ -23,8 +23,9 @@ from pipeline.evaluation.report import DELETED, NOT_IN_STORE, NOT_KEPT
 from pipeline.extraction.extractor import BatchExtractor
 from pipeline.extraction.images.decode import Decoder
 from pipeline.jobs.calibration_file import write_calibration
+from pipeline.jobs.store import Store
 from pipeline.jobs.store_identity import make_identity
-from pipeline.jobs.stores import settle_threshold
+from pipeline.jobs.store_settings import settle_threshold
 from pipeline.matching.calibration import Calibration
 from pipeline.models.registry import weight_set
 from pipeline.store.catalog.opening import has_store
@@ -65,7 +66,7 @@ def copied(filled: Path, tmp_path: Path) -> Path:
 
 def stored(store: Path, photos: Path, names: list[str]) -> Portraits:
     with LocalStore.open(store, command="test") as client:
-        return stored_portraits(client, [str(photos / name) for name in names])
+        return stored_portraits(Store(client, load_settings(environ={})), [str(photos / name) for name in names])
 
 
 def test_a_store_has_the_embeddings_that_the_models_make(photos: Path, filled: Path, extractor: BatchExtractor) -> None:

@@ -18,10 +18,11 @@ import pipeline
 import pipeline.library
 from pipeline.errors import ImageRejected, StoreLocked, UsageError
 from pipeline.extraction.extractor import BatchExtractor
+from pipeline.store import export
 from tests.serve.served import serving
 
 SETTINGS = {"run.device": "cpu", "run.threads": 1}
-LOADERS = ("jobs.models", "jobs.search", "jobs.shard_stages", "evaluation.photos.portraits")
+LOADERS = ("jobs.models", "jobs.recognition", "jobs.shard_stages", "evaluation.photos.portraits")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -101,7 +102,7 @@ def test_embeddings_come_in_pages(folder: Path, monkeypatch: pytest.MonkeyPatch)
     with pipeline.open_store(folder / "people") as store:
         at_once = store.embeddings()
         for rows in (1, 2):
-            monkeypatch.setattr(pipeline.library, "_PAGE_ROWS", rows)
+            monkeypatch.setattr(export, "_CHUNK_ROWS", rows)
             assert store.embeddings().equals(at_once)
 
 

@@ -64,7 +64,7 @@ def test_the_report_says_what_to_expect_of_the_threshold(
     report = runner(photos)
     with LocalStore.open(tmp_path / "store", command="test") as client:
         calibration = Calibration.from_dict(client.identity.calibration)
-        faces = client.view_table("faces").sort_by("face_id")["outcome"].to_pylist()
+        faces = client.read_table("faces").read_all().sort_by("face_id")["outcome"].to_pylist()
     fmr, same = calibration.fmr_at(settings.match.threshold)
     assert fmr == same
     chances = [1 - (1 - fmr) ** faces[:number].count("inserted") for number in range(len(faces))]

@@ -69,7 +69,9 @@ def _with(known: pa.Table, column: str, *values: object) -> pa.Table:
 def _compare(known: pa.Table, folder: Path, **run: bool) -> tuple[list[bool], Comparison]:
     """Whether the store has each file, and the comparison after it."""
     settings: Settings = load_settings(environ={}, flags={f"run.{key}": value for key, value in run.items()})
-    compared = Comparison(StoredRows(known, check_inode=settings.run.check_inode), "main", settings, lambda: None, list)
+    compared = Comparison(
+        StoredRows(known.to_batches(), check_inode=settings.run.check_inode), "main", settings, lambda: None, list
+    )
     refs = [ImageRef(path=str(path), file=str(path)) for path in sorted(folder.iterdir())]
     return [compared.is_stored(row) for chunk in compared.chunks(refs) for row in chunk], compared
 
@@ -164,7 +166,7 @@ def test_what_cannot_be_read_is_known_where_it_could_not_be_read_before(folder: 
 def _moves(known: pa.Table, folder: Path, **run: object) -> Comparison:
     """The comparison of all that is in the folder."""
     settings: Settings = load_settings(environ={}, flags={f"run.{key}": value for key, value in run.items()})
-    compared = Comparison(StoredRows(known, check_inode=False), "main", settings, lambda: None, list)
+    compared = Comparison(StoredRows(known.to_batches(), check_inode=False), "main", settings, lambda: None, list)
     refs = [ImageRef(path=str(path), file=str(path)) for path in sorted(folder.rglob("*")) if not path.is_dir()]
     compared.without_moves([row for chunk in compared.chunks(refs) for row in chunk if not compared.is_stored(row)])
     return compared
@@ -202,7 +204,9 @@ def test_a_new_path_that_a_manifest_names_twice_takes_one_file(folder: Path) -> 
     known = _known(folder)
     (folder / "a").rename(folder / "z")
     (folder / "c").unlink()
-    compared = Comparison(StoredRows(known, check_inode=False), "main", load_settings(environ={}), lambda: None, list)
+    compared = Comparison(
+        StoredRows(known.to_batches(), check_inode=False), "main", load_settings(environ={}), lambda: None, list
+    )
     refs = [ImageRef(path=str(folder / name), file=str(folder / name)) for name in "zbz"]
     fresh = [row for chunk in compared.chunks(refs) for row in chunk if not compared.is_stored(row)]
     assert compared.without_moves(fresh) == []
@@ -224,7 +228,7 @@ def test_what_lies_in_a_folder_that_cannot_be_listed_is_not_missed(folder: Path)
     (folder / "a").unlink()
     settings = load_settings(environ={})
     for closed, missed in ((folder, []), (folder / "other", [(str(folder / "a"), "main")])):
-        compared = Comparison(StoredRows(known, check_inode=False), "main", settings, lambda: None, list)
+        compared = Comparison(StoredRows(known.to_batches(), check_inode=False), "main", settings, lambda: None, list)
         refs = [
             ImageRef(path=str(closed), file=str(closed), rejected=ImageUnreadable(detail="it cannot be listed")),
             ImageRef(path=str(folder / "b"), file=str(folder / "b")),
@@ -236,7 +240,9 @@ def test_what_lies_in_a_folder_that_cannot_be_listed_is_not_missed(folder: Path)
 def test_a_row_of_a_manifest_whose_file_is_missing_is_missed(folder: Path) -> None:
     known = _known(folder)
     (folder / "a").unlink()
-    compared = Comparison(StoredRows(known, check_inode=False), "main", load_settings(environ={}), lambda: None, list)
+    compared = Comparison(
+        StoredRows(known.to_batches(), check_inode=False), "main", load_settings(environ={}), lambda: None, list
+    )
     refs = [ImageRef(path=str(folder / n), file=str(folder / n)) for n in "abc"]
     fresh = [row for chunk in compared.chunks(refs) for row in chunk if not compared.is_stored(row)]
     left = compared.without_moves(fresh)

@@ -12,7 +12,7 @@ import pytest
 
 from pipeline.config import load_settings
 from pipeline.jobs.doctor import FAIL, OK, WARN, Finding, disk_space, examine, mismatch, torch_problem
-from pipeline.jobs.stores import open_or_create_store
+from pipeline.jobs.store import open_or_create_store
 from pipeline.models.registry import weight_set
 from pipeline.models.weights import cached_file
 

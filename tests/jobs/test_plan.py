@@ -17,6 +17,7 @@ from pipeline.extraction.images.files import hash_file
 from pipeline.extraction.rows import EXTRACT, MANIFEST_SCHEMA, REUSE_ROW, SKIP
 from pipeline.jobs import comparison, plan
 from pipeline.jobs.plan import Planner
+from pipeline.jobs.store import Store
 from pipeline.store.local import LocalStore
 from pipeline.types import ImageRef
 from tests.store.store_samples import identity
@@ -25,7 +26,8 @@ from tests.store.store_samples import identity
 @pytest.fixture
 def planner(tmp_path: Path) -> Iterator[Planner]:
     with LocalStore.open_or_create(tmp_path / "store", identity, command="test") as client:
-        yield Planner(client, "ann", client.create_account("ann", None), "main", load_settings(environ={}))
+        settings = load_settings(environ={})
+        yield Planner(Store(client, settings), "ann", client.create_account("ann", None), "main", settings)
 
 
 def _ref(folder: Path, file: str, data: bytes | None = None, **fields: Any) -> ImageRef:

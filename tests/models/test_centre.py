@@ -14,7 +14,7 @@ from pipeline.errors import StoreMismatch, WeightsCorrupt
 from pipeline.extraction.embed import load_embedder
 from pipeline.jobs.models import load_extractor
 from pipeline.jobs.store_identity import make_identity
-from pipeline.jobs.stores import settings_of_store
+from pipeline.jobs.store_settings import settings_of_store
 from pipeline.models import centre
 from pipeline.models.centre import centre_file, load_centre
 from pipeline.models.registry import CASIA_WEBFACE, EMBEDDERS, weight_set

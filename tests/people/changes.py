@@ -19,10 +19,10 @@ from coded_faces import Shown, photo
 
 from pipeline.config import MatchSettings
 from pipeline.jobs.people import People
+from pipeline.jobs.store import Store
 from pipeline.people.service import IdentityService
 from pipeline.people.types import PostRequest
 from pipeline.store.local import LocalStore
-from pipeline.store.operations import Store
 from pipeline.store.records import API, NO_CHANGE, CorrectionRequest, PersonChange, ScanNotes, SourceMove
 from pipeline.store.schema import TABLES
 from tests.people.coded_archive import SETTINGS, SIZE, make_store, run_over, serving, write_photo
@@ -87,31 +87,31 @@ CHANGES: Mapping[str, Change] = {
 def request(people: People, kind: str, *who: str, change: PersonChange = NO_CHANGE) -> None:
     """As a `PUT` does."""
     ids = [people.find(one) for one in who]
-    people._store.correct(CorrectionRequest(1, "main", kind, ids, change=change, origin=API), people._here())
+    people._store.correct(CorrectionRequest(1, "main", kind, ids, change=change, origin=API))
 
 
 def follow_labels(people: People, *said: tuple[int, str]) -> None:
     """As a run does for photos of which its source says another name."""
     labels = [(media_id, name, None, True) for media_id, name in said]
-    people._store.correct(CorrectionRequest(1, "main", "label", origin="label", labels=labels), people._here())
+    people._store.correct(CorrectionRequest(1, "main", "label", origin="label", labels=labels))
 
 
 def note_scan(store: Store) -> None:
     """A photo moved, two vanished, one is back, and one was read again."""
     source = store.sources(1)[0].source
     moved = (f"{source}/a1.png", "main", f"{source}/z1.png")
-    store.note_scan(source, 1, ScanNotes([(2, 999, 10**18, 10**18, 7)], [moved], gone=[3, 4], back=[5]))
+    store.end_scan(source, 1, ScanNotes([(2, 999, 10**18, 10**18, 7)], [moved], gone=[3, 4], back=[5]))
 
 
 def move_source(store: Store) -> None:
     """As `run --moved-from` does."""
     source = store.sources(1)[0].source
-    store.note_scan("/elsewhere", 1, ScanNotes(source=SourceMove(source, [(f"{source}/", "/elsewhere/")])))
+    store.end_scan("/elsewhere", 1, ScanNotes(source=SourceMove(source, [(f"{source}/", "/elsewhere/")])))
 
 
 def make(store: LocalStore, name: str, service: IdentityService | None = None) -> None:
     """Makes a change as its command does, or by the service."""
-    CHANGES[name].make(People(store, SETTINGS, service=lambda: service))
+    CHANGES[name].make(People(Store(store, SETTINGS, service)))
 
 
 def prepare(folder: Path) -> Path:
@@ -129,7 +129,7 @@ def prepare(folder: Path) -> Path:
             service.post(1, "main", photo(POSTED), PostRequest(name="Gus"))
         with LocalStore.open(store, command="prepare") as opened:
             opened.note_scan(str(source), 1, ScanNotes(gone=[5]))
-            prepared = People(opened, SETTINGS)
+            prepared = People(Store(opened, SETTINGS))
             prepared.hide("Berta")
             prepared.undo()
             prepared.move(10, None)

@@ -18,6 +18,7 @@ from pipeline.config import load_settings
 from pipeline.extraction.images.decode import Decoder
 from pipeline.jobs.run import RunRequest, run
 from pipeline.jobs.run_report import RunReport
+from pipeline.jobs.store import Store
 from pipeline.people.service import IdentityService
 from pipeline.serve.admin import open_admin_port
 from pipeline.store.checks.check import check_store
@@ -82,7 +83,7 @@ def serving(store: Path) -> Iterator[IdentityService]:
         service = IdentityService(client, CodedExtractor(SIZE), Decoder(SETTINGS.decode), SETTINGS)  # type: ignore[arg-type]
         service.load()
         try:
-            with open_admin_port(client, service):
+            with open_admin_port(Store(client, SETTINGS, service)):
                 yield service
         finally:
             service.close()

@@ -65,7 +65,7 @@ class People:
         return self.client.reference_faces([person]).get(person)
 
     def facts(self) -> set[tuple[Any, ...]]:
-        rows = self.client.view_table("facts").to_pylist()
+        rows = self.client.read_table("facts").read_all().to_pylist()
         return {(row["kind"], *(row[key] for key in ("face_id", "person_id", "other_id") if row[key])) for row in rows}
 
     def who(self, face: Shown) -> str | None:
@@ -86,7 +86,7 @@ class People:
         }
         references = self.client.reference_faces(list(index))
         assert {p for p, known in index.items() if known} == set(references) == set(pictures)
-        facts = self.client.view_table("facts").to_pylist()
+        facts = self.client.read_table("facts").read_all().to_pylist()
         return {
             "faces": self.faces(),
             "records": records,

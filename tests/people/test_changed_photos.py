@@ -243,7 +243,7 @@ def test_who_is_cropped_away_leaves(archive: Archive) -> None:
     assert archive.persons() == {one: (None, 1), two: (None, 2), three: ("Cid", 1)}
     with LocalStore.open(archive.store, command="test") as client:
         client.fold()
-        assert client.embeddings_table(0, 99).num_rows == 2
+        assert client.read_table("embeddings").read_all().num_rows == 2
         assert check_store(client).problems == []
     assert four not in archive.persons()
 

@@ -26,6 +26,7 @@ from pipeline.jobs.run import RunRequest, run
 from pipeline.jobs.store_identity import make_identity
 from pipeline.people.types import PostRequest
 from pipeline.store import cleanup
+from pipeline.store.catalog import corrections
 from pipeline.store.checks.check import check_store
 from pipeline.store.files.crypto import MasterKey
 from pipeline.store.files.durable import Folder
@@ -97,7 +98,7 @@ def state(store: Path) -> dict[str, Any]:
             " FROM core.faces JOIN core.media USING (media_id)"
         ).to_pylist()
         names = {row["face_id"]: row["face"] for row in faces}
-        stored = client.embeddings_table(-1, 99).to_pylist()
+        stored = client.read_table("embeddings").read_all().to_pylist()
         persons: dict[str, set[str]] = {}
         for row in faces:
             persons.setdefault(str(row["person"]), set()).add(row["face"])
@@ -236,7 +237,9 @@ def test_vectors_that_share_a_file_with_others_go_and_come_again(store: Path) ->
         people = People(client)
         for person in (20, 21, 22):
             people.service.post(1, "main", photo(Shown(person)), PostRequest())
-            decoded = decode_rejected(client, settings, client.rejected_faces(1, "main"), SilentProgress(), Event())
+            decoded = decode_rejected(
+                client, settings, client.ask(corrections.rejected_faces, 1, "main"), SilentProgress(), Event()
+            )
             people.service.correct(CorrectionRequest(1, "main", "regroup", gate=settings.match), decoded)
             assert check_store(client).problems == []
             client.fold()
@@ -256,7 +259,9 @@ def test_vectors_that_come_again_before_a_fold_are_no_damage(store: Path, monkey
     with LocalStore.open(store, command="test") as client:
         people = People(client)
         for again in (False, True):
-            decoded = decode_rejected(client, settings, client.rejected_faces(1, "main"), SilentProgress(), Event())
+            decoded = decode_rejected(
+                client, settings, client.ask(corrections.rejected_faces, 1, "main"), SilentProgress(), Event()
+            )
             people.service.correct(CorrectionRequest(1, "main", "regroup", gate=settings.match), decoded)
             assert check_store(client).problems == []
             with monkeypatch.context() as patched:
@@ -289,7 +294,7 @@ def test_beside_the_server_of_an_encrypted_store_what_is_handed_over_cannot_be_r
         seen.extend(file.read_bytes() for file in store.glob(f"{HANDOVER}/*"))
         return read_handed_over(folder, sha256, own)
 
-    monkeypatch.setattr("pipeline.serve.admin.read_handed_over", watched)
+    monkeypatch.setattr("pipeline.jobs.store.read_handed_over", watched)
     with serving(store) as service:
         service._client.unlock(key)
         assert len(regroup(store)["new"]) == 1

@@ -16,6 +16,7 @@ from pipeline.config import MatchSettings
 from pipeline.errors import CleanUpLeft, StoreError, StoreFull, StoreUnwritable
 from pipeline.extraction.images.decode import Decoder
 from pipeline.jobs.people import People
+from pipeline.jobs.store import Store
 from pipeline.people import corrections, regroup
 from pipeline.people.correction_plan import FreePlan
 from pipeline.people.service import IdentityService
@@ -124,7 +125,7 @@ def test_a_regroup_waits_for_no_correction_that_failed_after_its_commit(
 ) -> None:
     """What was decided before is decided again: that Eve and Ann are two is in."""
     with served(prepared, tmp_path / "store") as (store, service):
-        people = People(store, SETTINGS, service=lambda: service)
+        people = People(Store(store, SETTINGS, service))
         decisions: list[FreePlan] = []
 
         def decide(*args: Any, **how: Any) -> FreePlan:

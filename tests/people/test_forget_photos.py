@@ -77,7 +77,7 @@ def test_what_goes_with_photos_and_who_stays(people: People) -> None:
     assert all(rows[A1][name] is None for name in ("path", "sha256", "pixel_hash", "name", "external_id", "extra"))
     assert people.client.read("SELECT media_id FROM core.files ORDER BY 1")["media_id"].to_pylist() == [A2, POOR]
     people.client.fold()
-    left = people.client.embeddings_table(0, 99)["face_id"].to_pylist()
+    left = people.client.read_table("embeddings").read_all()["face_id"].to_pylist()
     assert left == [2]
     assert check_store(people.client).problems == []
 

@@ -17,11 +17,11 @@ from pipeline.jobs.dry_run import dry_run
 from pipeline.jobs.people import People
 from pipeline.jobs.run import RunRequest
 from pipeline.jobs.run_report import RunReport
+from pipeline.jobs.store import open_store
 from pipeline.people import corrections
 from pipeline.people.labels import labels_followed
 from pipeline.people.service import IdentityService
 from pipeline.people.types import PostRequest
-from pipeline.store.connect import open_store
 from pipeline.store.local import LocalStore
 from pipeline.store.records import PersonChange
 from pipeline.store.schema import TABLES
@@ -63,8 +63,8 @@ class Nights:
         return run_over(self.photos, self.store, settings=PARENTS)
 
     def with_people(self, act: Callable[[People], Any]) -> Any:
-        with open_store(self.store, command="test") as store:
-            return act(People(store, SETTINGS))
+        with open_store(self.store, SETTINGS, command="test") as store:
+            return act(People(store))
 
     def owners(self) -> dict[str, str | None]:
         """Photo -> whose its face is."""
@@ -84,12 +84,12 @@ class Nights:
 
     def facts(self) -> list[tuple[str, str]]:
         with open_store(self.store, command="test") as store:
-            return [(row["kind"], row["origin"]) for row in store.view_table("facts").to_pylist()]
+            return [(row["kind"], row["origin"]) for row in store.table("facts").read_all().to_pylist()]
 
     def last_report(self) -> Mapping[str, Any]:
         """As the store keeps it."""
         with open_store(self.store, command="test") as store:
-            row = store.last_run(None, None)
+            row = store.runs().last
         assert row is not None
         found: dict[str, Any] = json.loads((self.store / "runs" / row.run_id / "run.json").read_text())
         return found

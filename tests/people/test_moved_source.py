@@ -17,7 +17,7 @@ from pipeline.jobs.dry_run import dry_run
 from pipeline.jobs.people import People
 from pipeline.jobs.run import RunRequest, abandon, scan
 from pipeline.jobs.run_report import RunReport
-from pipeline.store.connect import open_store
+from pipeline.jobs.store import open_store
 from pipeline.store.local import LocalStore
 from pipeline.store.records import CorrectionRequest
 from tests.integration.conftest import RecordedProgress
@@ -111,8 +111,8 @@ def test_what_changed_on_the_way_is_found_as_on_any_night(photos: Path, night: P
 
 def test_what_was_forgotten_where_it_was_stays_out(photos: Path, night: Path, tmp_path: Path) -> None:
     """Also a photo that was saved again, before the archive moved or after."""
-    with open_store(night, command="test") as store:
-        People(store, SETTINGS).forget_photos([4, 5])
+    with open_store(night, SETTINGS, command="test") as store:
+        People(store).forget_photos([4, 5])
     new = tmp_path / "new"
     photos.rename(new)
     write_photo(new, "c2.png", Shown(2, 5))

@@ -22,6 +22,7 @@ from pipeline.people import corrections, regroup
 from pipeline.people.correction_plan import FreePlan
 from pipeline.people.types import PostRequest
 from pipeline.people.undo import undone
+from pipeline.store.catalog import accounts
 from pipeline.store.files.objects import FOLDER_DIGITS
 from pipeline.store.local import LocalStore
 from pipeline.store.records import CorrectionRequest, PersonChange, Regrouping
@@ -422,13 +423,13 @@ def test_a_refusal_is_looked_at_again_where_a_correction_was_half_in(
 def test_of_many_new_people_nothing_is_asked_for_each(people: Regrouped, monkeypatch: pytest.MonkeyPatch) -> None:
     """Requests would wait for each question; and each folder of pictures is made and synced."""
     asked: list[str] = []
-    perform = LocalStore.perform
+    ask = LocalStore.ask
 
-    def count(store: LocalStore, operation: Any, *args: Any, **how: Any) -> Any:
-        asked.append(operation.name)
-        return perform(store, operation, *args, **how)
+    def count(store: LocalStore, query: Any, *args: Any, **how: Any) -> Any:
+        asked.append(query.__name__)
+        return ask(store, query, *args, **how)
 
-    monkeypatch.setattr(LocalStore, "perform", count)
+    monkeypatch.setattr(LocalStore, "ask", count)
     new = people.regroup(0.0).new
     assert len(new) > 2
     assert max(Counter(asked).values()) == 1, asked
@@ -475,14 +476,15 @@ def test_a_set_that_a_regroup_joined_is_counted_as_one(crowd: Path, store: Path)
     """By a run, `directory list`, `account list` and a server, as by `people list`."""
     assert ask(store, "--threshold", LAXER, "--yes")["regrouping"]["joins"]
     with pipeline.open_store(store) as opened:
-        records, count = len(opened._store.people(1, "main")), len(opened.people.all())
+        records, count = len(opened._store.people(1, "main", counted=True)), len(opened.people.all())
     assert count < records
     report = run_over(crowd / "photos", store)
     assert (report.persons, report.as_dict()["persons"]) == (count, count)
     assert f"identities  {count} (0 new)" in report.lines()
     with LocalStore.open(store, command="test") as client:
-        (directory,), (account,) = client.directories(), client.account_summaries()
-        assert (directory.identities, directory.records, account.identities) == (count, records, count)
+        (directory,), (account,) = client.directories(), client.ask(accounts.summaries)
+        assert (directory.identities, directory.records) == (count, records)
+        assert account.directories == [directory]
     with serving(store) as service:
         assert (service.stats().people, service.stats().identities) == (count, records)
 

@@ -16,8 +16,9 @@ from coded_store import USER
 
 import pipeline
 from pipeline.errors import Interrupted, StoreFull
-from pipeline.jobs import doubtful_pairs, face_pictures, run_page
+from pipeline.jobs import doubtful_pairs, face_pictures, page_data, run_page
 from pipeline.jobs.run_report import RunReport
+from pipeline.jobs.store import Store
 from pipeline.matching.calibration import Calibration
 from pipeline.people.types import PostRequest
 from pipeline.store.checks.check import check_store, repair_store
@@ -224,7 +225,7 @@ def test_who_is_forgotten_while_the_page_is_made_is_not_on_it(
     write, made = LocalStore.write_report, []
 
     def forgetting(client: LocalStore, run_id: str, name: str, data: bytes) -> None:
-        if name == run_page.PAGE and not made:
+        if name == page_data.PAGE and not made:
             made.append(data)
             ids = {row["name"]: row["person_id"] for row in client.people(1, "main").to_pylist()}
             people = People(client, "", "", "")
@@ -283,7 +284,7 @@ def test_people_who_may_be_one_stand_side_by_side(tmp_path: Path) -> None:
         people = People(client, "", "", "")
         people.correct("not_same", *(row["person_id"] for row in client.people(1, "main").to_pylist()))
         people.service.close()
-        run_page.write_report_page(client, SETTINGS, tmp_path / "page.html")
+        run_page.write_report_page(Store(client, SETTINGS), tmp_path / "page.html")
     assert "Perhaps one person" not in Page(tmp_path / "page.html").headings
 
 
@@ -292,7 +293,7 @@ def test_without_room_for_its_page_a_run_is_done(photos: Path, tmp_path: Path, m
     write = LocalStore.write_report
 
     def full(client: LocalStore, run_id: str, name: str, data: bytes) -> None:
-        if name == run_page.PAGE:
+        if name == page_data.PAGE:
             raise StoreFull(path=client.path, detail="no space left on device")
         write(client, run_id, name, data)
 

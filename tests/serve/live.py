@@ -15,7 +15,8 @@ from pipeline.config import Settings, load_settings
 from pipeline.extraction.extractor import BatchExtractor
 from pipeline.extraction.images.decode import Decoder
 from pipeline.jobs.models import load_extractor
-from pipeline.jobs.stores import open_or_create_store, settings_of_store
+from pipeline.jobs.store import open_or_create_store
+from pipeline.jobs.store_settings import settings_of_store
 from pipeline.people.service import IdentityService
 from pipeline.serve.app import make_app, make_authenticator
 from pipeline.serve.auth import Authenticator
@@ -65,9 +66,7 @@ def open_service(
 ) -> Iterator[tuple[LocalStore, IdentityService, Settings]]:
     """The store at `store`, made where there is none, a service over it, and the store's settings. Without an
     `extractor` its models are loaded."""
-    client = open_or_create_store(store, settings, "serve")
-    assert isinstance(client, LocalStore)
-    with client:
+    with open_or_create_store(store, settings, "serve").local as client:
         settings = settings_of_store(settings, client.identity, store)
         extractor = extractor or load_extractor(settings, client.identity, store)
         with contextlib.closing(IdentityService(client, extractor, Decoder(settings.decode), settings)) as service:

@@ -19,6 +19,7 @@ from pipeline.config import Settings
 from pipeline.extraction.extractor import BatchExtractor
 from pipeline.jobs.models import load_extractor
 from pipeline.jobs.run import RunRequest, run
+from pipeline.jobs.store import Store
 from pipeline.jobs.store_identity import make_identity
 from pipeline.people.service import IdentityService
 from pipeline.serve.admin import open_admin_port
@@ -44,7 +45,7 @@ def serving(store: Path, extractor: BatchExtractor | None = None, settings: Sett
     """Holds `store` (made where there is none) as a server does. `extractor`: one that is loaded already."""
     changed: list[str] = []
     with open_service(store, extractor, settings) as (client, service, _), ExitStack() as port:
-        url = port.enter_context(open_admin_port(client, service, changed.append))
+        url = port.enter_context(open_admin_port(Store(client, settings, service), changed.append))
         yield Served(service, url, port.close, changed)
 
 

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 import httpx
 import numpy as np
+import pyarrow as pa
 import pytest
 from PIL import Image
 
@@ -25,10 +26,14 @@ from pipeline.errors import AccountExists, AccountUnknown, Interrupted, ServerUn
 from pipeline.evaluation.photos.portraits import stored_portraits
 from pipeline.extraction.extractor import BatchExtractor
 from pipeline.jobs.run import RunRequest, extract, group, run, scan
+from pipeline.jobs.store import open_store
 from pipeline.people.types import PostRequest
-from pipeline.store.connect import open_store
+from pipeline.store import local
+from pipeline.store.catalog import files
+from pipeline.store.catalog.connection import Catalog
 from pipeline.store.files import faults
 from pipeline.store.local import LocalStore
+from pipeline.store.records import KNOWN_FILES_SCHEMA
 from pipeline.store.wire import TOKEN_HEADER
 from tests.cli.report import facepipe
 from tests.forking import Forker
@@ -215,7 +220,7 @@ def test_posts_go_on_while_shards_are_handed_over(
         assert (report.persons, report.images) == (2, 10)
         assert len(server.service.people(account, "main")) == 2
         with open_store(tmp_path / "store", command="test") as opened:
-            assert opened.served
+            assert opened.server is not None
             assert opened.check().report.problems == []
     assert_whole(tmp_path / "store")
 
@@ -225,7 +230,7 @@ def test_a_run_knows_a_picture_that_was_posted_in_another_format(
 ) -> None:
     """The run's process has the store's key from the server: at T = 0 nothing matches but the same pixels."""
     with open_store(store, command="test") as opened:
-        account = opened.account_id("default")
+        account = opened.accounts()[0].account_id
     served.service.post(account, "other", (photos / "h1.bmp").read_bytes(), PostRequest(name="A", external_id="1"))
     (tmp_path / "same").mkdir()
     Image.open(photos / "h1.bmp").save(tmp_path / "same" / "h1.png")
@@ -239,7 +244,7 @@ def test_only_one_process_does_runs(served: Served, photos: Path, store: Path) -
     with open_store(store, command="first") as first, first.lock_runs("facepipe run"):
         with pytest.raises(StoreLocked, match=f"process {os.getpid()} .*facepipe run"):
             _run(photos, store)
-        assert first.accounts() == ["default"]  # everything else goes on
+        assert [row.account for row in first.accounts()] == ["default"]  # everything else goes on
     assert _run(photos, store).already_in == 10
 
 
@@ -292,12 +297,12 @@ def test_what_changes_is_seen_by_the_service(served: Served, store: Path) -> Non
         account = opened.create_account("ann", None)
         opened.set_password("ann", "scrypt$...")
         assert served.changed_passwords == ["ann"]
-        assert opened.account_id("ann") == account
-        default = opened.account_id("default")
+        default, ann = (row.account_id for row in opened.accounts())
+        assert ann == account
         assert served.service.stats().identities == 0  # read when first used
         assert len(served.service.people(default, "main")) == 2
         opened.delete_directory(default, "main")
-        assert opened.directories() == []
+        assert [row.directories for row in opened.accounts()] == [[], []]
     assert served.service.people(default, "main") == []
 
 
@@ -306,7 +311,7 @@ def test_errors_keep_their_class_and_their_message(served: Served, store: Path) 
         with pytest.raises(AccountExists, match='already has an account "default"'):
             opened.create_account("default", None)
         with pytest.raises(AccountUnknown, match="Accounts: default") as caught:
-            opened.account_id("nobody")
+            opened.set_password("nobody", "scrypt$...")
         assert caught.value.fields["known"] == "default"
 
 
@@ -314,7 +319,7 @@ def test_a_check_does_not_report_an_image_that_is_being_stored(served: Served, s
     """The image of a post is on disk before its transaction: a check in between must not report or remove it."""
     written, go_on = threading.Event(), threading.Event()
     with open_store(store, command="test") as opened:
-        account = opened.account_id("default")
+        account = opened.accounts()[0].account_id
 
         def hook(name: str) -> None:
             if name == "object.fsync_folder":
@@ -362,15 +367,51 @@ def test_an_evaluation_gets_the_same_embeddings_through_the_server(
     photos: Path, store: Path, extractor: BatchExtractor
 ) -> None:
     paths = [str(file) for file in sorted(photos.iterdir())]
-    with LocalStore.open(store, command="test") as opened:
+    with open_store(store, command="test") as opened:
         direct = stored_portraits(opened, paths)
     with serving(store, extractor), open_store(store, command="test") as remote:
-        assert remote.served
+        assert remote.server is not None
         through = stored_portraits(remote, paths)
     assert (through.paths, through.skipped) == (direct.paths, direct.skipped)
     assert len(direct.paths) > 5
     np.testing.assert_array_equal(through.embeddings, direct.embeddings)
     np.testing.assert_array_equal(through.quality, direct.quality)
+
+
+def test_known_files_are_streamed_a_page_at_a_time(
+    served: Served, store: Path, photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the server holds of them is a page, and what the command is to hold one batch."""
+    asked: list[int] = []
+    read = files.known_files
+
+    def known_files(catalog: Catalog, source: str, account_id: int, after: int, limit: int) -> pa.Table:
+        asked.append(after)
+        return read(catalog, source, account_id, after, limit)
+
+    with open_store(store, command="test") as opened:
+        at_once = opened.known_files(str(photos), 1).read_all()
+        monkeypatch.setattr(local, "_KNOWN_AT_ONCE", 3)
+        monkeypatch.setattr(files, "known_files", known_files)
+        batches = list(opened.known_files(str(photos), 1))
+        assert opened.known_files("/elsewhere", 1).read_all().schema == KNOWN_FILES_SCHEMA
+    assert [len(batch) for batch in batches] == [3, 3, 3, 1]
+    assert pa.Table.from_batches(batches) == at_once
+    assert asked[:5] == [-1, 3, 6, 9, 10]
+
+
+def test_a_stream_that_breaks_off_is_no_end(store: Path, extractor: BatchExtractor) -> None:
+    def broken() -> Iterator[pa.RecordBatch]:
+        yield pa.record_batch({"path": ["a"]})
+        raise RuntimeError
+
+    with serving(store, extractor), open_store(store, command="test") as opened, pytest.MonkeyPatch.context() as patch:
+        batches = pa.RecordBatchReader.from_batches(pa.schema([("path", pa.string())]), broken())
+        patch.setattr(LocalStore, "read_table", lambda *_: batches)
+        received = iter(opened.table("media"))
+        assert next(received)["path"].to_pylist() == ["a"]
+        with pytest.raises(ServerUnreachable):
+            next(received)
 
 
 # Who may use the admin port
@@ -393,14 +434,17 @@ def test_the_admin_port_lets_only_this_user_of_this_machine_in(served: Served, s
         assert hello({TOKEN_HEADER: token, "Host": "evil.example"}) == 403
         assert hello({TOKEN_HEADER: token, "Host": "10.0.0.1"}) == 403
         assert http.get("/docs").status_code == http.get("/openapi.json").status_code == 403
-        call = {"headers": {TOKEN_HEADER: token}, "content": b"[]"}
+        call = {"headers": {TOKEN_HEADER: token}, "content": b"{}"}
         assert http.post("/admin/call/close", **call).json()["error"] == "MethodUnknown"
         assert http.post("/admin/call/read", **call).status_code == 405
         assert http.post("/admin/call/credentials", **call).status_code == 405
         assert http.post("/admin/call/submit", **call).status_code == 405
-        assert http.post("/admin/call/account_id", **call).status_code == 400
-        assert http.post("/admin/call/account_id", headers=call["headers"], content=b"[7]").status_code == 400
-        assert http.post("/admin/call/accounts", headers={TOKEN_HEADER: token}, content=b"{").status_code == 400
+        assert http.post("/admin/call/release", **call).status_code == 405
+        assert http.post("/admin/call/accounts", **call).status_code == 200
+        assert http.post("/admin/call/sources", **call).status_code == 400
+        for content in (b"{", b"[]", b"[7]", b'{"account_id": "7"}', b'{"account_id": 1, "self": 1}', b'{"x": 1}'):
+            asked = http.post("/admin/call/sources", headers=call["headers"], content=content)
+            assert (asked.status_code, asked.json()["error"]) == (400, "BodyInvalid")
 
 
 def test_strangers_cannot_take_all_connections_of_the_admin_port(served: Served, store: Path) -> None:
@@ -409,7 +453,7 @@ def test_strangers_cannot_take_all_connections_of_the_admin_port(served: Served,
         strangers = Clients(urlsplit(served.url).port or 0, stack)
         connections = [strangers.connect() for _ in range(300)]
         with open_store(store, command="test") as opened:
-            assert opened.accounts() == ["default"]
+            assert [row.account for row in opened.accounts()] == ["default"]
         assert sum(ended(connection) for connection in connections[:236]) == 236
 
 
@@ -420,7 +464,8 @@ def test_the_admin_port_is_announced_and_taken_down(store: Path, extractor: Batc
         assert not (store / "admin.token").exists()
         with pytest.raises(StoreLocked, match="serve"):
             open_store(store, command="test")
-    assert isinstance(open_store(store, command="test"), LocalStore)
+    with open_store(store, command="test") as opened:
+        assert opened.server is None
 
 
 @pytest.mark.parametrize("token", [None, "abc"])

@@ -22,7 +22,7 @@ from coded_faces import Shown, photo, vector
 from coded_store import PASSWORD, USER
 
 from pipeline.errors import ServerUnreachable
-from pipeline.jobs.stores import open_or_create_store
+from pipeline.jobs.store import open_or_create_store
 from pipeline.store.checks.check import check_store
 from pipeline.store.files.faults import FILE_STEPS, TRANSACTION_STEPS
 from pipeline.store.local import LocalStore

@@ -19,7 +19,7 @@ import pytest
 
 from pipeline.cli import main
 from pipeline.errors import StoreMissing, UsageError
-from pipeline.jobs.stores import open_or_create_store
+from pipeline.jobs.store import open_or_create_store
 from pipeline.store.local import LocalStore
 from tests.forking import Forker
 from tests.serve.certificate import Certificate, make_certificate

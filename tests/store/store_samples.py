@@ -26,7 +26,7 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.people.rules import difference, row_of
-from pipeline.store.catalog import references
+from pipeline.store.catalog import pages, references, runs
 from pipeline.store.catalog.connection import Catalog
 from pipeline.store.catalog.directories import directory_id
 from pipeline.store.catalog.forgotten import FACE, PHOTOS
@@ -362,7 +362,7 @@ def play(path: Path, *, posts: bool = False) -> None:
         if "ann" not in client.accounts():
             client.create_account("ann", None)
         account = client.account_id("ann")
-        last = client.last_run(SOURCE, account)
+        last = client.ask(runs.last_run, SOURCE, account)
         if last is None or last.state != "finished":
             finish(client, last or client.begin_run(SOURCE, "folder", account, "main", {"threshold": 0.54}))
         if posts:
@@ -390,7 +390,7 @@ def finish(client: LocalStore, run: RunRow) -> None:
     client.note_scan(SOURCE, run.account_id, ScanNotes([(1, 999, 10**18 + 2, 10**18 + 3, 7)]))
     client.note_labels([(1, None, None)])
     client.write_report(run.run_id, "run.json", b"{}")
-    client.note_page(f"runs/{run.run_id}/report.html", [], [1])
+    client.ask(pages.note_page, f"runs/{run.run_id}/report.html", [], [1])
     client.finish_run(run.run_id, {"images": SHARDS * SHARD_ROWS})
 
 

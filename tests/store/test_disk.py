@@ -97,7 +97,7 @@ with LocalStore.open(store, command="look") as client:
 print("full after", done)
 """
 READ_ONLY = """
-from pipeline.store import connect
+from pipeline.jobs import store as opening
 for attempt in (lambda: LocalStore.open(store, command="x"),
                 lambda: LocalStore.open(store, command="x", repair=True),
                 lambda: LocalStore.open_or_create(store, identity, command="x"),
@@ -109,7 +109,7 @@ for attempt in (lambda: LocalStore.open(store, command="x"),
     else:
         raise AssertionError("it could be written")
 for _ in range(2):
-    with connect.open_store(store, command="x", reading=True) as client:
+    with opening.open_store(store, command="x", reading=True) as client:
         assert client.check().report.problems == []
         assert client.export(Path(sys.argv[2]) / "exported")["persons"] == 9
         shutil.rmtree(Path(sys.argv[2]) / "exported")
@@ -123,9 +123,9 @@ print("refused")
 """
 READ_ONLY_ERASURE = """
 import contextlib, io
-from pipeline.store import connect
+from pipeline.jobs import store as opening
 told = io.StringIO()
-with contextlib.redirect_stderr(told), connect.open_store(store, command="x", reading=True) as client:
+with contextlib.redirect_stderr(told), opening.open_store(store, command="x", reading=True) as client:
     problems = client.check().report.problems
 assert [problem.where for problem in problems] == ["references/g0001/1", "embeddings/g0001/" + sys.argv[2]], problems
 assert all("unfinished erasure" in problem.detail for problem in problems)

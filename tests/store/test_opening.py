@@ -23,6 +23,7 @@ from pipeline.errors import (
     StoreUnwritable,
 )
 from pipeline.jobs.people import People
+from pipeline.jobs.store import Store
 from pipeline.store.checks.check import check_store
 from pipeline.store.keyed_digests import ERASED
 from pipeline.store.local import LocalStore
@@ -271,8 +272,8 @@ def test_a_store_of_version_4_is_upgraded_and_gets_a_key_of_its_own(tmp_path: Pa
             assert row["pixel_key"] == identity().pixel_key
             keys.append(bytes.fromhex(row["fact_key"]))
             assert client.read("SELECT gone_at FROM core.media")["gone_at"].null_count == 4
-            assert client.view_table("facts").num_rows == 0
-            known = client.known_files("/photos", 1)
+            assert client.read_table("facts").read_all().num_rows == 0
+            known = client.known_files("/photos", 1).read_all()
             assert (
                 known["path"].to_pylist()
                 == client.read("SELECT path FROM core.media WHERE path IS NOT NULL")["path"].to_pylist()
@@ -297,7 +298,7 @@ def test_the_labels_of_a_store_of_version_4_are_known(tmp_path: Path) -> None:
     edit(store, "UPDATE core.media SET name = 'Ä\n', external_id = path WHERE row = 0")
     edit(store, "UPDATE core.faces SET outcome = 'removed' WHERE ordinal = 0 AND media_id = 2")
     with LocalStore.open(store, command="test") as client:
-        known = client.known_files("/photos", 1)
+        known = client.known_files("/photos", 1).read_all()
         assert known["media_id"].to_pylist() == [1, 2]
         assert known["label"].to_pylist() == [*client.digests_of_labels([("Ä\n", known["path"][0].as_py())]), ERASED]
 
@@ -310,13 +311,13 @@ def test_the_corrections_of_a_store_of_version_5_can_be_undone(tmp_path: Path) -
         kept = client.read("SELECT kind, undone_at IS NOT NULL AS undone, undoes FROM core.corrections").to_pylist()
         assert [row["kind"] for row in kept if row["undone"]] == ["name"]
         assert {row["undoes"] for row in kept} == {None}
-        people = People(client, load_settings(environ={}))
+        people = People(Store(client, load_settings(environ={})))
         assert [people.undo().kind for _ in range(4)] == ["split", "unmerge", "merge", "not_same"]
         with pytest.raises(CorrectionImpossible, match="The correction 2 was undone at"):
             people.undo(2)
-        assert "not_same" not in client.view_table("facts")["kind"].to_pylist()
+        assert "not_same" not in client.read_table("facts").read_all()["kind"].to_pylist()
         assert people.undo(10).kind == "undo"
-        assert client.view_table("facts")["kind"].to_pylist().count("not_same") == 1
+        assert client.read_table("facts").read_all()["kind"].to_pylist().count("not_same") == 1
         assert check_store(client).problems == []
     assert version_of(store) == SCHEMA_VERSION
 

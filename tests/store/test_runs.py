@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pipeline.errors import StoreDamaged, StoreError, StoreFull
+from pipeline.store.catalog import pages, runs
 from pipeline.store.checks.check import check_store
 from pipeline.store.files import run_sums
 from pipeline.store.local import LocalStore
@@ -61,7 +62,7 @@ def test_a_run_goes_from_scanning_to_finished(client: LocalStore) -> None:
     client.finish_run(run.run_id, {"images": 4})
     assert not client.folder.path(f"runs/{run.run_id}/manifest.parquet").exists()  # it names persons
     assert client.unfinished_run(SOURCE, account) is None
-    last = client.last_run(SOURCE, account)
+    last = client.ask(runs.last_run, SOURCE, account)
     assert last is not None
     assert (last.run_id, last.state, last.summary) == (run.run_id, "finished", {"images": 4})
     assert last.finished_at is not None
@@ -184,7 +185,7 @@ def test_a_report_that_could_not_be_written_again_is_the_former_one(client: Loca
 
 def test_known_files_are_of_one_source_and_account(client: LocalStore, run: RunRow) -> None:
     client.commit_shard(shard_commit(client, run, 0))
-    known = client.known_files(SOURCE, run.account_id)
+    known = client.known_files(SOURCE, run.account_id).read_all()
     assert known.schema.equals(KNOWN_FILES_SCHEMA)
     path = f"{SOURCE}/0-0.jpg"
     (row,) = [row for row in known.to_pylist() if row["path"] == path]
@@ -192,8 +193,8 @@ def test_known_files_are_of_one_source_and_account(client: LocalStore, run: RunR
     size = len(JPEG + path.encode())
     assert row == {"path": path, "directory": "main", "sha256": sha(path), "media_id": 1, "size": size, **FILE_STATE}
     assert len(known) == SHARD_ROWS
-    assert client.known_files("/elsewhere", run.account_id).num_rows == 0
-    assert client.known_files(SOURCE, run.account_id + 1).num_rows == 0
+    assert client.known_files("/elsewhere", run.account_id).read_all().num_rows == 0
+    assert client.known_files(SOURCE, run.account_id + 1).read_all().num_rows == 0
 
 
 def test_rows_that_changed_or_repeat_are_not_known_and_unreadable_ones_are(client: LocalStore, run: RunRow) -> None:
@@ -203,16 +204,16 @@ def test_rows_that_changed_or_repeat_are_not_known_and_unreadable_ones_are(clien
     rows[1] |= {"status": "duplicate_row"}
     rows[2] |= {"sha256": None, "status": "missing"}
     client.commit_shard(dataclasses.replace(commit, media=pa.Table.from_pylist(rows, MEDIA_SCHEMA)))
-    known = client.known_files(SOURCE, run.account_id)
+    known = client.known_files(SOURCE, run.account_id).read_all()
     assert known["path"].to_pylist() == [rows[2]["path"], rows[3]["path"]]
     assert known["sha256"].to_pylist() == [None, rows[3]["sha256"]]
 
 
 def test_what_was_read_again_is_noted(client: LocalStore, run: RunRow) -> None:
     client.commit_shard(shard_commit(client, run, 0))
-    before = client.known_files(SOURCE, run.account_id).to_pylist()
+    before = client.known_files(SOURCE, run.account_id).read_all().to_pylist()
     client.note_scan(SOURCE, run.account_id, ScanNotes([(3, 33, 34, 35, 36), (2, 22, 23, 24, 25)]))
-    after = client.known_files(SOURCE, run.account_id).to_pylist()
+    after = client.known_files(SOURCE, run.account_id).read_all().to_pylist()
     assert [row for row in after if row["media_id"] in (1, 4)] == [before[0], before[3]]
     states = {row["media_id"]: [row[n] for n in ("size", "mtime_ns", "ctime_ns", "inode")] for row in after}
     assert (states[2], states[3]) == ([22, 23, 24, 25], [33, 34, 35, 36])
@@ -233,7 +234,7 @@ def test_a_move_changes_the_path_and_nothing_else(client: LocalStore, run: RunRo
     moved = ScanNotes(moved=[(f"{SOURCE}/0-0.jpg", "main", "/x/ä.jpg"), (f"{SOURCE}/0-1.jpg", "main", "/x/b.jpg")])
     client.note_scan(SOURCE, run.account_id + 1, moved)
     client.note_scan("/elsewhere", run.account_id, moved)
-    assert "/x/b.jpg" not in client.known_files(SOURCE, run.account_id)["path"].to_pylist()
+    assert "/x/b.jpg" not in client.known_files(SOURCE, run.account_id).read_all()["path"].to_pylist()
     client.note_scan(SOURCE, run.account_id, moved)
     assert {name: client.read(sql) for name, sql in tables.items()} == before
     for table, others in (("media", {5: "/x/ä.jpg"}), ("files", {})):
@@ -252,7 +253,7 @@ def test_a_photo_is_gone_until_it_is_back(client: LocalStore, run: RunRow) -> No
     assert [media for media, *times in rows if times == [None, None]] == [1, 4]
     client.note_scan(SOURCE, run.account_id, ScanNotes(back=[3]))
     assert [row["media_id"] for row in client.read(sql).to_pylist() if row["gone_at"]] == [2]
-    assert client.known_files(SOURCE, run.account_id)["gone_at"].null_count == 3
+    assert client.known_files(SOURCE, run.account_id).read_all()["gone_at"].null_count == 3
 
 
 def test_the_labels_of_a_row_are_kept_as_a_digest(client: LocalStore, run: RunRow) -> None:
@@ -271,12 +272,12 @@ def test_the_labels_of_a_row_are_kept_as_a_digest(client: LocalStore, run: RunRo
 def test_a_scan_that_was_cut_off_starts_again(client: LocalStore) -> None:
     account = client.create_account("bob", None)
     cut = client.begin_run("/again", "folder", account, "main", {"threshold": 0.54})
-    again = client.rebegin_run(cut.run_id, "csv", "other", {"threshold": 1.0})
+    again = client.ask(runs.rebegin_run, cut.run_id, "csv", "other", {"threshold": 1.0})
     assert (again.run_id, again.state) == (cut.run_id, "scanning")
     assert (again.source_kind, again.directory, again.settings) == ("csv", "other", {"threshold": 1.0})
     client.plan_run(cut.run_id, 1, 1)
     with pytest.raises(StoreError, match="is open, not scanning"):
-        client.rebegin_run(cut.run_id, "csv", "main", {})
+        client.ask(runs.rebegin_run, cut.run_id, "csv", "main", {})
 
 
 def test_media_of_hashes_have_all_their_embeddings(client: LocalStore, run: RunRow) -> None:
@@ -406,7 +407,7 @@ def test_a_changed_manifest_is_refused(client: LocalStore, run: RunRow, extracte
 @pytest.mark.parametrize("name", ["run.json", "report.html"])
 def test_check_finds_a_changed_report_and_repair_deletes_it(client: LocalStore, extracted: Path, name: str) -> None:
     file = f"runs/{extracted.name}/report.html"
-    assert client.note_page(file, [], [])
+    assert client.ask(pages.note_page, file, [], [])
     client.write_report(extracted.name, "report.html", b"<html>")
     flip(extracted / name, 1)
     assert [problem.kind for problem in client.check().report.problems] == ["run_file"]
@@ -490,16 +491,16 @@ def test_each_face_was_compared_with_the_identities_of_its_time(client: LocalSto
     """A person posted between two shards counts for the later one, and for faces after the last insertion of the
     earlier one. One in another directory counts for none."""
     account = client.create_account("ann", None)
-    runs = [client.begin_run(SOURCE, "folder", account, directory, {}) for directory in ("main", "main", "other")]
-    for run in runs:
+    begun = [client.begin_run(SOURCE, "folder", account, directory, {}) for directory in ("main", "main", "other")]
+    for run in begun:
         client.plan_run(run.run_id, 2 * SHARD_ROWS, 2)
-    first, second, other = runs
+    first, second, other = begun
     client.commit_shard(shard_commit(client, first, 0))
     client.commit_shard(shard_commit(client, other, 0, directory="other"))
     commit(client, insertion(account, "main", 100, "A"))
     client.commit_shard(shard_commit(client, first, 1))
     client.commit_shard(shard_commit(client, second, 0))
-    rows = client.compared_identities(account, [first.run_id, second.run_id]).to_pylist()
+    rows = client.ask(runs.compared_identities, account, [first.run_id, second.run_id]).to_pylist()
     assert {row["directory"] for row in rows} == {"main"}
     # Of two faces of a photo the first becomes a person: each photo adds one identity between them.
     expected = Counter((run.run_id, n) for run, start in ((first, 0), (first, 5), (second, 9)) for n in compared(start))
@@ -507,7 +508,7 @@ def test_each_face_was_compared_with_the_identities_of_its_time(client: LocalSto
     expected -= Counter({(first.run_id, SHARD_ROWS): 1})
     counted = Counter({(row["run_id"], row["identities"]): row["faces"] for row in rows})
     assert counted == expected
-    assert client.compared_identities(account, []).num_rows == 0
+    assert client.ask(runs.compared_identities, account, []).num_rows == 0
 
 
 def compared(identities: int) -> list[int]:

@@ -15,10 +15,9 @@ from pipeline.evaluation.report import NO_FACE, Report, Skipped, unusable
 from pipeline.extraction.images.files import shown
 from pipeline.extraction.sources.scan import scan_source, source_kind
 from pipeline.jobs.accounts import find_account
+from pipeline.jobs.store import Store, open_store
 from pipeline.pages.pictures import Thumbnails
 from pipeline.pages.sections import Picture, Row, Section, Table
-from pipeline.store.connect import open_store
-from pipeline.store.operations import Store
 from pipeline.types import Progress
 
 _PICTURES = 30  # per table of faults
@@ -100,7 +99,7 @@ def stored_identities(
     Counts photos that the directory does not have, photos without a face, and photos of deleted people in `skipped`.
     Raises StoreError, and InputError where the directory has none of them.
     """
-    photos = {photo["path"]: photo for photo in store.central_identities(account_id, directory).to_pylist()}
+    photos = {photo["path"]: photo for photo in store.photos("identities", account_id, directory).to_pylist()}
     if photos.keys().isdisjoint(paths):
         raise InputError(
             message=f'The directory "{directory}" of the store {store.path} holds none of the {len(paths):,} labelled '

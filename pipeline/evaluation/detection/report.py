@@ -27,15 +27,14 @@ from pipeline.extraction.images.batch import ImageBatch
 from pipeline.extraction.images.decode import Decoder
 from pipeline.extraction.images.files import shown
 from pipeline.jobs.accounts import find_account
-from pipeline.jobs.stores import settings_of_store
+from pipeline.jobs.store import Store, open_store
+from pipeline.jobs.store_settings import settings_of_store
 from pipeline.models.registry import DETECTOR
 from pipeline.models.weights import detector_files
 from pipeline.pages.pictures import Axis, Series, line_plot
 from pipeline.pages.sections import Row, Section, Table
 from pipeline.runtime.device import FittingBatches, resolve_device
 from pipeline.runtime.threads import set_threads
-from pipeline.store.connect import open_store
-from pipeline.store.operations import Store
 from pipeline.types import DecodedImage, FloatArray, Progress
 
 _RIGHT = (
@@ -142,7 +141,8 @@ def stored_faces(
     Counts the others in `skipped`, also images of deleted people. Raises StoreError, and InputError where the directory
     has none of the images.
     """
-    table = store.detected_faces(account_id, directory).filter(pc.field("path").isin([image.path for image in images]))
+    table = store.photos("detected_faces", account_id, directory)
+    table = table.filter(pc.field("path").isin([image.path for image in images]))
     photos = {path: list(rows) for path, rows in groupby(table.to_pylist(), itemgetter("path"))}
     if not photos:
         raise InputError(

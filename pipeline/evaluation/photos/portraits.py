@@ -22,13 +22,12 @@ from pipeline.extraction.extractor import BatchExtractor
 from pipeline.extraction.images.decode import Decoder
 from pipeline.extraction.images.files import read_file
 from pipeline.jobs.models import load_extractor
+from pipeline.jobs.store import Store, open_store
 from pipeline.jobs.store_identity import make_identity
-from pipeline.jobs.stores import settings_of_store, settle_threshold
+from pipeline.jobs.store_settings import settings_of_store, settle_threshold
 from pipeline.matching.references import check_embeddings
 from pipeline.runtime.threads import thread_count
-from pipeline.store.connect import open_store
 from pipeline.store.files.shards import damaged_file, read_embeddings, vectors_of
-from pipeline.store.operations import Store
 from pipeline.store.records import StoreIdentity
 from pipeline.types import QUALITIES, BoolArray, DecodedImage, FloatArray, Progress
 
@@ -131,7 +130,7 @@ def stored_portraits(store: Store, paths: Sequence[str]) -> Portraits:
     face the quality gate rejected: the store keeps no embedding of it. Raises StoreDamaged where an embedding is
     missing that should be there, and EmbeddingInvalid.
     """
-    photos = {photo["path"]: photo for photo in store.central_faces(list(paths)).to_pylist()}
+    photos = {photo["path"]: photo for photo in store.photos("central_faces", paths=list(paths)).to_pylist()}
     skipped: dict[str, str] = {}
     kept: dict[str, dict[str, Any]] = {}
     for path in dict.fromkeys(paths):

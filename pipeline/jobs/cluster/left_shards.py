@@ -11,9 +11,9 @@ import pyarrow as pa
 
 from pipeline.errors import ImageMissing
 from pipeline.extraction.rows import shard_schema
+from pipeline.jobs.store import Store
 from pipeline.runtime.buckets import is_address
 from pipeline.store.files.shard_folder import ShardFolder, ShardUnusable, is_left
-from pipeline.store.operations import Store
 
 Metadata = dict[str, Any]
 

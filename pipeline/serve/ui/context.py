@@ -15,6 +15,7 @@ from starlette.responses import Response
 from pipeline.config import Settings
 from pipeline.errors import OtherAccount, ParameterInvalid
 from pipeline.jobs.people import People
+from pipeline.jobs.store import Store
 from pipeline.matching.calibration import Calibration
 from pipeline.people.service import IdentityService
 from pipeline.serve.auth import Authenticator
@@ -94,7 +95,8 @@ class Context:
 
     def people(self, visitor: Visitor) -> People:
         """The operations of `facepipe people`, made by the service."""
-        return People(self.store, self.settings, visitor.session.user, visitor.directory, lambda: self.service)
+        store = Store(self.store, self.settings, self.service)
+        return People(store, visitor.session.user, visitor.directory)
 
     def listed(self, visitor: Visitor) -> PeopleList:
         return self.lists.of(*visitor.place, self.people(visitor))

@@ -14,7 +14,7 @@ from starlette.responses import Response
 
 from pipeline.errors import RouteUnknown
 from pipeline.jobs.expectation import calibration_warning, expectation
-from pipeline.jobs.run_page import page_that_stands
+from pipeline.jobs.page_data import registered_page
 from pipeline.serve.request_parsing import Query
 from pipeline.serve.responses import tagged_response
 from pipeline.serve.ui.answers import address
@@ -110,7 +110,7 @@ class StorePage:
         """The report of a run over a folder whose photos may be shown: it names their paths. A manifest may name photos
         anywhere."""
         may_show = run.source_kind == "folder" and self.context.photos.may_show(run.source)
-        return page_that_stands(self.context.store, run.run_id) if may_show else None
+        return registered_page(self.context.store, run.run_id) if may_show else None
 
     def _run(self, visitor: Visitor, run: RunRow) -> dict[str, Any]:
         shown = self.context.photos.may_show(run.source)

@@ -12,6 +12,7 @@ import unicodedata
 
 from pipeline.errors import AccountExists, AccountUnknown, MasterKeyMissing, StoreDamaged, UsageError
 from pipeline.store.catalog.connection import Catalog
+from pipeline.store.catalog.directories import directories
 from pipeline.store.catalog.opening import utc_now
 from pipeline.store.files.crypto import MasterKey, new_image_key, unwrap_key, wrap_key
 from pipeline.store.records import AccountSummary, Credentials
@@ -77,15 +78,12 @@ def user_ids(catalog: Catalog) -> list[str]:
 
 def summaries(catalog: Catalog) -> list[AccountSummary]:
     """All accounts, the oldest first."""
-    rows = catalog.rows(
-        "SELECT a.user_id, a.password_hash IS NOT NULL, coalesce(d.directories, 0), coalesce(d.identities, 0)"
-        " FROM core.accounts a LEFT JOIN (SELECT d.account_id, count(DISTINCT d.directory_id) AS directories,"
-        " count(p.person_id) FILTER (p.parent_id IS NULL) AS identities"
-        " FROM core.directories d LEFT JOIN core.persons p ON p.directory_id = d.directory_id"
-        " GROUP BY d.account_id) d ON d.account_id = a.account_id"
-        " ORDER BY a.account_id"
-    )
-    return [AccountSummary(*row) for row in rows]
+    held = directories(catalog)
+    rows = catalog.rows("SELECT account_id, user_id, password_hash IS NOT NULL FROM core.accounts ORDER BY account_id")
+    return [
+        AccountSummary(number, name, password_set, [each for each in held if each.account_id == number])
+        for number, name, password_set in rows
+    ]
 
 
 def account_id(catalog: Catalog, user_id: str) -> int:

@@ -32,8 +32,8 @@ _KNOWN: Final = f"status <> '{DUPLICATE_ROW}' AND (sha256 IS NOT NULL OR status 
 _OF_SOURCE: Final = {"media": "t.run_id IN (SELECT run_id FROM core.runs WHERE source = ?)", "files": "t.source = ?"}
 
 
-def known_files(catalog: Catalog, source: str, account_id: int) -> pa.Table:
-    """KNOWN_FILES_SCHEMA: the rows committed from a source, the latest last.
+def known_files(catalog: Catalog, source: str, account_id: int, after: int, limit: int) -> pa.Table:
+    """KNOWN_FILES_SCHEMA: the first `limit` rows committed from a source whose media_id is above `after`, by it.
 
     A file that could not be read has no hash. The times and the inode are null where they would not tell that the file
     changed since it was read; they were seen at `seen_at`. `gone_at`: since when the file is missed. `label`: a digest
@@ -42,8 +42,8 @@ def known_files(catalog: Catalog, source: str, account_id: int) -> pa.Table:
     return catalog.read(
         "SELECT f.path, f.directory, f.media_id, m.sha256, f.size, f.mtime_ns, f.ctime_ns, f.inode, f.seen_at,"
         " f.gone_at, f.label FROM core.files f JOIN core.media m ON m.media_id = f.media_id WHERE f.source = ? AND"
-        " f.account_id = ? ORDER BY f.media_id",
-        [source, account_id],
+        " f.account_id = ? AND f.media_id > ? AND m.media_id > ? ORDER BY f.media_id LIMIT ?",
+        [source, account_id, after, after, limit],
     )
 
 

@@ -11,7 +11,6 @@ import pyarrow as pa
 from pipeline.store.catalog.connection import Catalog
 from pipeline.store.catalog.references import load_embeddings
 from pipeline.store.files.shards import embedding_rows
-from pipeline.store.records import PhotoRecord
 from pipeline.types import DUPLICATE, DUPLICATE_ROW, NO_FACE, OK, QUALITIES
 
 _THESE_MEDIA = "media_id IN (SELECT unnest(?::BIGINT[]))"
@@ -166,15 +165,14 @@ def central_faces(catalog: Catalog, paths: Sequence[str]) -> pa.Table:
     )
 
 
-def named_photos(catalog: Catalog, account_id: int, directory: str) -> dict[str, str]:
-    """path -> name, by path, for the photos of a directory that a run got a name with."""
-    rows = catalog.rows(
+def named_photos(catalog: Catalog, account_id: int, directory: str) -> pa.Table:
+    """path, name: by path, the photos of a directory that a run got a name with."""
+    return catalog.read(
         f"""
         SELECT path, name FROM ({_LATEST_ROWS}) JOIN core.media USING (media_id) WHERE name IS NOT NULL ORDER BY path
         """,
         [account_id, directory],
     )
-    return dict(rows)
 
 
 def reference_photos(catalog: Catalog, person_ids: Sequence[str]) -> dict[str, str]:
@@ -190,15 +188,14 @@ def reference_photos(catalog: Catalog, person_ids: Sequence[str]) -> dict[str, s
     return dict(rows)
 
 
-def photo_records(catalog: Catalog) -> dict[str, PhotoRecord]:
-    """What became of each file of every account and directory, by path: its last row."""
-    rows = catalog.rows(
+def photo_records(catalog: Catalog) -> pa.Table:
+    """path, and the fields of PhotoRecord: what became of each file of every account and directory, by its last row."""
+    return catalog.read(
         """
-        SELECT m.path, m.status, (SELECT count(*) FROM core.faces c WHERE c.media_id = m.media_id),
-            f.person_id::VARCHAR, nullif(f.rejection_reasons, '')
+        SELECT m.path, m.status, (SELECT count(*) FROM core.faces c WHERE c.media_id = m.media_id) AS faces,
+            f.person_id::VARCHAR AS person_id, nullif(f.rejection_reasons, '') AS rejection
         FROM core.media m LEFT JOIN core.faces f ON f.media_id = m.media_id AND f.ordinal = 0
         QUALIFY row_number() OVER (PARTITION BY m.path ORDER BY m.media_id DESC) = 1
         ORDER BY m.path
         """
     )
-    return {path: PhotoRecord(*values) for path, *values in rows}

@@ -12,7 +12,6 @@ import pyarrow as pa
 from pipeline.errors import StoreError
 from pipeline.store import cleanup
 from pipeline.store.catalog import files
-from pipeline.store.catalog.accounts import image_key
 from pipeline.store.catalog.connection import Catalog
 from pipeline.store.catalog.opening import to_json, utc_now
 from pipeline.store.files.shards import manifest_file
@@ -61,11 +60,6 @@ def last_run(catalog: Catalog, source: str | None, account_id: int | None) -> Ru
 def runs_of(catalog: Catalog, account_id: int) -> list[RunRow]:
     """All runs of an account, the latest first."""
     return find_runs(catalog, "account_id = ?", [account_id])
-
-
-def run_key(catalog: Catalog, run_id: str) -> bytes | None:
-    """The key of what extraction leaves of a run, its account's; None in a store that is not encrypted."""
-    return image_key(catalog, run_row(catalog, run_id).account_id)
 
 
 def begin_run(

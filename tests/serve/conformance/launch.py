@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.config import load_settings
-from pipeline.jobs.stores import open_or_create_store
+from pipeline.jobs.store import open_or_create_store
 from pipeline.store.catalog.accounts import hash_password
-from pipeline.store.local import LocalStore
 from tests.forking import Forker, Order
 from tests.serve.conformance.client import Account, Server
 
@@ -45,7 +44,6 @@ def environment(settings: Mapping[str, str]) -> dict[str, str]:
 def make_accounts(store: Path, environ: Mapping[str, str], hashed: Callable[[str], str] = hash_password) -> None:
     """Makes a store with the accounts of PASSWORDS. The environment decides whether it is encrypted."""
     with open_or_create_store(store, load_settings(environ=environ), "test") as client:
-        assert isinstance(client, LocalStore)
         for user, password in PASSWORDS.items():
             client.create_account(user, hashed(password))
 

@@ -14,6 +14,7 @@ from coded_faces import Shown, photo
 from pipeline.config import MatchSettings, load_settings
 from pipeline.errors import StatedTwoPeople
 from pipeline.jobs.people import People
+from pipeline.jobs.store import Store
 from pipeline.people import corrections, regroup
 from pipeline.people.correction_plan import FreePlan
 from pipeline.people.types import PostRequest
@@ -350,7 +351,7 @@ def test_a_request_follows_what_was_stated_on_the_page(browser: Browser, server:
     correct(browser, "unmerge", one)
     assert put("merge", one, two).json()["errorReason"] == "stated-two-people"
     assert put("merge", one, three).status_code == 202
-    people = People(server.client, load_settings(environ={}), "ann", service=lambda: server.service)
+    people = People(Store(server.client, load_settings(environ={}), server.service), "ann")
     assert people.undo(origin="api").kind == "merge"
     with pytest.raises(StatedTwoPeople):
         people.merge(one, two)

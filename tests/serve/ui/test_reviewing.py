@@ -13,6 +13,7 @@ from coded_faces import Shown, coded_identity, photo
 
 from pipeline.config import MatchSettings
 from pipeline.jobs.people import People
+from pipeline.jobs.store import Store
 from pipeline.matching.calibration import Calibration
 from pipeline.people.types import PostRequest
 from pipeline.store.local import LocalStore
@@ -117,7 +118,7 @@ def test_a_rejected_pair_stays_away_after_regroup(scattered: Path, tmp_path: Pat
         for pair in pairs:
             browser.post("corrections", {"kind": "not_same", "persons": sorted(both(pair))})
         assert asked(browser, count=500) == []
-        People(server.client, STRICT, "ann", service=lambda: server.service).regroup()
+        People(Store(server.client, STRICT, server.service), "ann").regroup()
         again = {both(pair) for pair in asked(browser, count=500)}
         assert not again & {both(pair) for pair in pairs}
 

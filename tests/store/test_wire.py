@@ -1,9 +1,10 @@
-"""Operations are declared once, cross the admin port with their types, and are the only way to the catalog's SQL."""
+"""Values cross the admin port with their types; and only the store has SQL."""
 
 from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pipeline.store.operations import Operation, operations
 from pipeline.store.records import (
     Candidate,
     Checked,
@@ -25,7 +25,7 @@ from pipeline.store.records import (
     Problem,
     RunRow,
 )
-from pipeline.store.wire import decode, pack, unpack
+from pipeline.store.wire import ARROW, decode, pack, stream, unpack
 
 PACKAGE = Path(__file__).parents[2] / "pipeline"
 SQL = re.compile(r"\s*(SELECT|INSERT|UPDATE|DELETE|WITH)\s")
@@ -33,17 +33,6 @@ RUN = RunRow("r", "/photos", "folder", 1, "main", {"match": {"x": 0.5}}, "open",
 CHANGE = PersonChange(name="ä", tags=["a"], ignored=False, metadata={"b": [1, None], "c": {"d": 0.5}})
 NOW = datetime(2026, 1, 2, 3, 4, 5, 678901)
 ANSWER = FaceAnswer((1.0, 2.0, 3.5, 4.0), 0.99, {"sharpness_quality": 0.1}, None, [Candidate("p", None, "x", 1.25)])
-
-
-def test_arguments_keep_their_places() -> None:
-    """Also those behind a default that is left out."""
-
-    def work(catalog: object, one: int, two: int = 2, three: int = 3) -> None:
-        """Takes a default in the middle."""
-
-    operation: Any = Operation(work)  # type: ignore[arg-type]
-    assert operation.arguments(1, three=7) == [1, 2, 7]
-    assert operation.arguments(three=7, one=1) == [1, 2, 7]
 
 
 def test_only_the_store_has_sql() -> None:
@@ -79,6 +68,8 @@ def test_only_the_store_has_sql() -> None:
         (Path("/to"), Path),
         (None, None),
         (pa.table({"path": ["a", None]}), pa.Table),
+        ((pa.table({"path": ["a"]}), {"p": None}), tuple[pa.Table, dict[str, str | None]]),
+        ((0.5, 1.5), tuple[float, ...]),
     ],
 )
 def test_a_value_crosses_the_admin_port_with_its_type(value: object, kind: Any) -> None:
@@ -105,7 +96,17 @@ def test_a_value_of_another_type_is_refused(value: object, kind: Any) -> None:
         decode(value, kind)
 
 
-def test_each_operation_declares_its_types_and_none_gives_out_passwords() -> None:
-    assert len(operations()) > 20
-    assert all(operation.answer is not Any and Any not in operation.parameters for operation in operations().values())
-    assert not {"credentials", "references", "submit", "read", "close"} & operations().keys()
+def test_a_batch_is_read_once_the_one_before_is_written() -> None:
+    """So neither side holds more than one."""
+    read: list[int] = []
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for number in range(3):
+            read.append(number)
+            yield pa.record_batch({"number": [number]})
+
+    parts = stream(pa.RecordBatchReader.from_batches(pa.schema([("number", pa.int64())]), batches()))
+    received = next(parts)
+    assert read == [0]
+    received += b"".join(parts)
+    assert unpack(ARROW, received, pa.Table)["number"].to_pylist() == read == [0, 1, 2]

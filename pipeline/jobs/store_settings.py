@@ -1,4 +1,4 @@
-"""Opens a store or makes one, unlocks its images, and brings a command's settings in line with it."""
+"""Brings a command's settings in line with a store's."""
 
 from __future__ import annotations
 
@@ -19,12 +19,7 @@ from pipeline.config import (
 )
 from pipeline.errors import StoreMismatch
 from pipeline.jobs.calibration_file import read_calibration
-from pipeline.jobs.store_identity import make_identity
 from pipeline.matching.calibration import Calibration
-from pipeline.store.connect import open_or_create
-from pipeline.store.files.crypto import MasterKey
-from pipeline.store.master_key import load_master_key, load_or_make_master_key
-from pipeline.store.operations import Store
 from pipeline.store.records import StoreIdentity
 
 _OUTPUT_SECTIONS: Final[Mapping[str, Any]] = {
@@ -38,44 +33,6 @@ _VALUES_OF_OLD_STORES: Final[Mapping[str, Mapping[str, Any]]] = {
     "align": {"resampling": AREA},
     "embed": {"centre": False},
 }
-
-
-def open_or_create_store(path: Path, settings: Settings, command: str) -> Store:
-    """Opens the store at `path` or makes one, whose weights the settings choose once and for all.
-
-    A new store is encrypted where the settings say so; an encrypted store is unlocked. Raises StoreError, UsageError,
-    UnknownWeights, WeightsMissing, WeightsCorrupt.
-    """
-    master_key: MasterKey | None = None
-
-    def make() -> StoreIdentity:
-        nonlocal master_key
-        if settings.security.encrypt:
-            master_key = load_or_make_master_key(settings.security, path)
-        identity = make_identity(settings, master_key)
-        settle_threshold(settings, identity)  # fails before there is a store that could not do what is asked
-        return identity
-
-    store = open_or_create(path, make, command=command)
-    try:
-        unlock_store(store, settings, master_key)
-    except BaseException:
-        store.close()
-        raise
-    return store
-
-
-def unlock_store(store: Store, settings: Settings, master_key: MasterKey | None = None) -> None:
-    """Gives an encrypted store its master key (None: that of the settings), to read and write images.
-
-    A server that holds the store has the key already. Raises MasterKeyMissing, MasterKeyWrong, UsageError, and
-    StoreMismatch where the settings ask for encryption and the store was made without it.
-    """
-    encrypted = store.identity.encrypted
-    if settings.security.encrypt and not encrypted:
-        raise StoreMismatch(path=store.path, key="security.encrypt", stored="false", given="true")
-    if store.locked:
-        store.unlock(master_key or load_master_key(settings.security, store.path))
 
 
 def settings_of_store(settings: Settings, identity: StoreIdentity, path: Path) -> Settings:

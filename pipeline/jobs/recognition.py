@@ -1,0 +1,48 @@
+"""Who is in a photo: the identity service's answers, with the words and the photos that explain them. Loads torch."""
+
+from __future__ import annotations
+
+from pipeline.config import Settings
+from pipeline.extraction.images.decode import Decoder
+from pipeline.jobs.models import load_extractor
+from pipeline.matching.calibration import Calibration
+from pipeline.matching.score import strength, strong_score
+from pipeline.people.service import IdentityService
+from pipeline.people.types import PersonView, PostRequest
+from pipeline.store.catalog import media
+from pipeline.store.local import LocalStore
+from pipeline.store.records import Candidate, FaceAnswer, SearchQuery
+from pipeline.types import QUALITIES
+
+
+def load_service(store: LocalStore, settings: Settings) -> IdentityService:
+    """What recognises by the identities of a store, with the models of its settings. Raises ModelError, DeviceError."""
+    extractor = load_extractor(settings, store.identity, store.path)
+    return IdentityService(store, extractor, Decoder(settings.decode), settings)
+
+
+def answers(service: IdentityService, store: LocalStore, query: SearchQuery) -> list[FaceAnswer]:
+    """What the service recognises in an encoded image; each candidate has the photo that its reference face is from,
+    and the word for its score. Raises ImageRejected, StoreError, Overloaded."""
+    request = PostRequest(threshold=query.threshold, insert=False, update=False, similar_limit=query.top)
+    faces = service.post(query.account_id, query.directory, query.image, request).faces
+    shown = [match.person for face in faces for match in face.similar or ()]
+    shown += [face.person for face in faces if face.person is not None]
+    photos = store.ask(media.reference_photos, sorted({person.root.person_id for person in shown}))
+    strong = strong_score(Calibration.from_dict(store.identity.calibration), query.threshold)
+
+    def candidate(person: PersonView, score: float) -> Candidate:
+        root = person.root
+        photo, word = photos.get(root.person_id), strength(score, strong)
+        return Candidate(root.person_id, root.name, root.external_id, score, photo, word)
+
+    return [
+        FaceAnswer(
+            box=face.face.box,
+            confidence=face.face.fields["confidence"],
+            quality={name: face.face.fields[name] for name in QUALITIES},
+            identity=None if face.person is None else candidate(face.person, face.score or 0.0),
+            similar=[candidate(match.person, match.score) for match in face.similar or ()],
+        )
+        for face in faces
+    ]

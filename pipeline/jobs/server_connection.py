@@ -1,0 +1,109 @@
+"""The way to a server that holds a store: its admin port, over the loopback.
+
+An answer may take as long as the work does.
+"""
+
+from __future__ import annotations
+
+import http.client
+import inspect
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Final, NoReturn, cast, get_type_hints
+from urllib.parse import quote, urlsplit
+
+import pyarrow as pa
+
+from pipeline.errors import ServerUnreachable
+from pipeline.store.files.durable import Folder
+from pipeline.store.files.lock import read_token
+from pipeline.store.records import StoreIdentity
+from pipeline.store.wire import JSON, TOKEN_HEADER, pack, unpack, unpack_error
+
+_START_TIMEOUT_S: Final = 20.0
+
+
+@dataclass(frozen=True)
+class ServerInfo:
+    """Which store a server holds."""
+
+    version: str  # of facepipe
+    path: Path
+    identity: StoreIdentity
+    generation: int
+
+
+class ServerConnection:
+    """Calls the server whose admin port is at `url`, and which holds the store at `path`."""
+
+    def __init__(self, path: Path, url: str) -> None:
+        """Raises ServerUnreachable if no server of this version with this store answers."""
+        self.path = path
+        self.folder = Folder(path)
+        self._url = url
+        try:
+            self._token = read_token(self.folder)
+        except OSError as exc:
+            self._fail(f"its token file cannot be read: {exc.strerror}", exc)
+        # An earlier version answers there as well, and its number is then in the message.
+        info = cast("ServerInfo", self._ask("GET", "/admin/hello", ServerInfo, timeout_s=_START_TIMEOUT_S))
+        own = version("facepipe")
+        if info.version != own:
+            self._fail(f"it is facepipe {info.version}, and this is {own}")
+        if info.path.resolve() != path.resolve():
+            self._fail(f"it is the server of {info.path}")
+        self.identity = info.identity
+        self.generation = info.generation
+
+    def call(self, method: Callable[..., object], *args: object, **kwargs: object) -> object:
+        """What the server's store answers to this method of it. Raises what the method does, and ServerUnreachable if
+        the server ends meanwhile."""
+        arguments = inspect.signature(method).bind(None, *args, **kwargs).arguments
+        # Nothing is told meanwhile of work in a server.
+        body = pack({name: value for name, value in arguments.items() if name not in ("self", "progress")})[1]
+        return self._ask("POST", f"/admin/call/{quote(method.__name__)}", get_type_hints(method)["return"], body)
+
+    def _ask(self, verb: str, path: str, kind: Any, body: bytes = b"", timeout_s: float | None = None) -> Any:
+        """The answer, of the type `kind`. Of a stream each batch is received when it is read."""
+        # A connection for each call: the server closes one that is idle while images are extracted.
+        connection = http.client.HTTPConnection(urlsplit(self._url).netloc, timeout=timeout_s or _START_TIMEOUT_S)
+        try:
+            connection.connect()
+            connection.sock.settimeout(timeout_s)
+            connection.request(verb, path, body, {TOKEN_HEADER: self._token, "Content-Type": JSON})
+            response = connection.getresponse()
+            if response.status < http.client.BAD_REQUEST and kind is pa.RecordBatchReader:
+                return self._batches(connection, response)
+            received = response.read()
+        except (OSError, http.client.HTTPException, pa.ArrowException) as exc:
+            connection.close()
+            self._fail(str(exc) or type(exc).__name__, exc)
+        connection.close()
+        failed = response.status >= http.client.BAD_REQUEST
+        try:
+            answer = unpack_error(received) if failed else unpack(response.headers["Content-Type"], received, kind)
+        except (KeyError, TypeError, ValueError) as exc:
+            self._fail(f"what answers there is no facepipe server (status {response.status})", exc)
+        if failed:
+            raise answer
+        return answer
+
+    def _batches(
+        self, connection: http.client.HTTPConnection, response: http.client.HTTPResponse
+    ) -> pa.RecordBatchReader:
+        reader = pa.ipc.open_stream(pa.PythonFile(response, "r"))
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            try:
+                yield from reader
+            except (OSError, http.client.HTTPException, pa.ArrowException) as exc:
+                self._fail(str(exc) or type(exc).__name__, exc)
+            finally:
+                connection.close()
+
+        return pa.RecordBatchReader.from_batches(reader.schema, batches())
+
+    def _fail(self, detail: str, cause: Exception | None = None) -> NoReturn:
+        raise ServerUnreachable(path=self.path, url=self._url, detail=detail) from cause

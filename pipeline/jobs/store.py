@@ -1,0 +1,461 @@
+"""Store: what commands and the library do with a store, in this process or through the server that holds it.
+
+Each verb is a method that works where the store is. If this process holds the store, the method is called. If a server
+does, the call goes to its admin port, and the server calls the same method of its own `Store`. The files of a run are
+written by the command itself, in the same folder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property, wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar, cast
+
+import pyarrow as pa
+
+from pipeline.config import Settings
+from pipeline.errors import CleanUpLeft, StoreError, StoreLocked, StoreMismatch, StoreUnwritable
+from pipeline.jobs import page_data
+from pipeline.jobs.page_data import Mentioned, PageData
+from pipeline.jobs.run_report import RunTotals, run_totals
+from pipeline.jobs.server_connection import ServerConnection
+from pipeline.jobs.store_identity import make_identity
+from pipeline.jobs.store_settings import settings_of_store, settle_threshold
+from pipeline.store.catalog import accounts, changes, corrections, media, overview, people, runs
+from pipeline.store.catalog.connection import Catalog, cleaning_up
+from pipeline.store.files.crypto import MasterKey
+from pipeline.store.files.handover import handed_over, read_handed_over
+from pipeline.store.files.run_files import RunFiles
+from pipeline.store.local import LocalStore
+from pipeline.store.master_key import load_master_key, load_or_make_master_key
+from pipeline.store.records import (
+    AccountSummary,
+    ChangesPage,
+    Checked,
+    CorrectionAnswer,
+    CorrectionRequest,
+    FaceAnswer,
+    Label,
+    RunRow,
+    ScanNotes,
+    SearchQuery,
+    SourceSummary,
+    StoreIdentity,
+)
+from pipeline.types import Progress
+
+if TYPE_CHECKING:
+    from pipeline.people.corrections import Corrections
+    from pipeline.people.service import IdentityService
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Runs:
+    """The runs of a source and an account."""
+
+    unfinished: RunRow | None  # the latest that is not finished
+    last: RunRow | None  # the latest in any state
+    committed: set[int]  # shards of the last run
+    has_page: bool  # the last run: one that is there and registered
+
+
+@dataclass(frozen=True)
+class Known:
+    """What the store knows of some rows of a source."""
+
+    media: dict[str, int]  # SHA-256 -> media whose faces can be used again
+    forgotten: set[str]  # those of the paths and hashes that are of forgotten photos
+    digests: list[str | None]  # of the labels, in their order
+
+
+_PHOTOS: Final[Mapping[str, Callable[[Catalog, int, str], pa.Table]]] = {
+    "names": media.named_photos,
+    "detected_faces": media.detected_faces,
+    "rejected_faces": corrections.rejected_faces,
+    "identities": media.central_identities,
+}
+VERBS: Final[dict[str, Callable[..., object]]] = {}
+
+
+def verb(method: Callable[Concatenate[Store, P], T]) -> Callable[Concatenate[Store, P], T]:
+    """Makes a method work where the store is: in this process, or in the server that holds the store."""
+
+    @wraps(method)
+    def perform(store: Store, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        if store.server is None:
+            return method(store, *args, **kwargs)
+        return cast("T", store.server.call(method, *args, **kwargs))
+
+    VERBS[method.__name__] = method
+    return perform
+
+
+class Store(RunFiles):
+    """An open store. Every verb raises StoreDamaged, StoreFull and StoreUnwritable where it meets them, and
+    ServerUnreachable if a server holds the store and goes away."""
+
+    def __init__(
+        self, holder: LocalStore | ServerConnection, settings: Settings, service: IdentityService | None = None
+    ) -> None:
+        """`settings`: as the command got them. `service`: what recognises and corrects in this process; None: it is
+        loaded when an image is to be recognised, and corrections need no models."""
+        super().__init__(holder.folder)
+        self.path: Path = holder.path
+        self.identity: StoreIdentity = holder.identity
+        self.generation = holder.generation
+        self.settings = settings
+        self.service = service
+        self.server = holder if isinstance(holder, ServerConnection) else None
+        self._holder = holder
+        self._corrections: Corrections | None = None
+        self._run_keys: dict[str, bytes | None] = {}
+
+    @property
+    def local(self) -> LocalStore:
+        """The store that this process holds."""
+        if not isinstance(self._holder, LocalStore):
+            raise StoreError(message=f"The store {self.path} is held by a server.")
+        return self._holder
+
+    @property
+    def master_key(self) -> MasterKey | None:
+        """Of an encrypted store that this process has unlocked."""
+        return None if self.server else self.local.master_key
+
+    @cached_property
+    def settled(self) -> Settings:
+        """The settings with the store's values for all that is fixed in it. Raises StoreMismatch."""
+        return settings_of_store(self.settings, self.identity, self.path)
+
+    def key_of_run(self, run_id: str) -> bytes | None:
+        if self.identity.encrypted and run_id not in self._run_keys:
+            run = self.runs(run_id=run_id).last
+            self._run_keys[run_id] = None if run is None else self.image_key(run.account_id)
+        return self._run_keys.get(run_id)
+
+    def unlock(self, master_key: MasterKey | None = None) -> None:
+        """Gives an encrypted store its master key (None: that of the settings), to read and write images. A server has
+        it already. Raises MasterKeyMissing, MasterKeyWrong, UsageError, and StoreMismatch if the settings ask for
+        encryption and the store was made without it."""
+        security = self.settings.security
+        if security.encrypt and not self.identity.encrypted:
+            raise StoreMismatch(path=self.path, key="security.encrypt", stored="false", given="true")
+        if self.server is None and self.local.locked:
+            self.local.unlock(master_key or load_master_key(security, self.path))
+
+    def release(self) -> None:
+        """Drops the models, and what this process has read of the directories."""
+        self._corrections = None
+        if self.service is not None:
+            self.service.close()
+            self.service = None
+
+    def close(self) -> None:
+        """Ends the work on the store; a server keeps it. A second call does nothing."""
+        self.forget_manifest()
+        if self.server is None:
+            self.release()
+            self.local.close()
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self.close()
+
+    def clean_up(self) -> None:
+        """Moves vectors of posted faces into shards, and removes deleted ones from the files, after the commit that a
+        command is for. A server does that by itself, when it has little to do. Raises CleanUpLeft."""
+        if self.server is None:
+            with cleaning_up(self.path):
+                self.local.fold()
+
+    def regroup(self, request: CorrectionRequest, decoded: pa.Table | None) -> CorrectionAnswer:
+        """`correct` with faces that were extracted again (DECODED_SCHEMA): a server gets them in a file."""
+        if decoded is None:
+            return self.correct(request)
+        if self.server is None:
+            return self._correct(request, decoded)
+        with handed_over(self.folder, decoded, self.image_key(request.account_id)) as sha256:
+            return self.correct(replace(request, decoded=sha256))
+
+    # Accounts and directories
+
+    @verb
+    def accounts(self) -> list[AccountSummary]:
+        """All accounts, the oldest first, with their directories."""
+        return self.local.ask(accounts.summaries)
+
+    @verb
+    def create_account(self, user_id: str, password_hash: str | None) -> int:
+        """The new account's id. Raises AccountExists, UsageError."""
+        return self.local.create_account(user_id, password_hash)
+
+    @verb
+    def set_password(self, user_id: str, password_hash: str) -> None:
+        """From now on only the password of this hash opens the account. Raises AccountUnknown."""
+        self.local.set_password(user_id, password_hash)
+
+    @verb
+    def image_key(self, account_id: int) -> bytes | None:
+        """The 32 byte AES key of an account's images; None in a store that is not encrypted."""
+        return self.local.image_key(account_id)
+
+    @verb
+    def delete_directory(self, account_id: int, directory: str) -> int:
+        """Deletes every person in it with everything of theirs; returns how many. Raises DirectoryUnknown."""
+        if self.service is not None:
+            return self.service.delete_directory(account_id, directory)
+        self.release()
+        return self.local.delete_directory(account_id, directory)
+
+    # Runs
+
+    @verb
+    def runs(self, source: str | None = None, account_id: int | None = None, run_id: str | None = None) -> Runs:
+        """The runs of a source and an account (None: of any), or the one with this id. Raises StoreError for an unknown
+        id."""
+        store = self.local
+        last = store.ask(runs.last_run, source, account_id) if run_id is None else store.run_row(run_id)
+        return Runs(
+            unfinished=store.unfinished_run(source, account_id),
+            last=last,
+            committed=store.committed_shards(last.run_id) if last else set(),
+            has_page=last is not None and page_data.registered_page(store, last.run_id) is not None,
+        )
+
+    @verb
+    def sources(self, account_id: int) -> list[SourceSummary]:
+        """The sources that an account's store has rows of, by path."""
+        return self.local.sources(account_id)
+
+    @verb
+    def known_files(self, source: str, account_id: int) -> pa.RecordBatchReader:
+        """The rows committed from a source (KNOWN_FILES_SCHEMA), read as they are asked for."""
+        return self.local.known_files(source, account_id)
+
+    @verb
+    def known(
+        self, account_id: int, paths: Sequence[str] = (), hashes: Sequence[str] = (), labels: Sequence[Label] = ()
+    ) -> Known:
+        """What the store knows of the paths, hashes and labels of some rows of a source."""
+        return Known(
+            self.local.media_of_hashes(account_id, hashes) if hashes else {},
+            self.local.forgotten_photos(account_id, paths, hashes) if paths or hashes else set(),
+            self.local.digests_of_labels(labels) if labels else [],
+        )
+
+    @verb
+    def begin_run(self, source: str, kind: str, account_id: int, directory: str, settings: Mapping[str, Any]) -> RunRow:
+        """A run whose manifest is to be written: a new one, or the one whose scan was cut off; of that nothing
+        counts, not even its settings."""
+        cut_off = self.local.unfinished_run(source, account_id)
+        if cut_off is not None:
+            return self.local.ask(runs.rebegin_run, cut_off.run_id, kind, directory, settings)
+        return self.local.begin_run(source, kind, account_id, directory, settings)
+
+    @verb
+    def end_scan(self, source: str, account_id: int, notes: ScanNotes, planned: RunRow | None = None) -> RunRow | None:
+        """Keeps what a scan found, and in the same transaction the run that it planned, if there is one: with its
+        numbers of rows and shards, and as summary the counts of the scan."""
+        if planned is None:
+            self.local.note_scan(source, account_id, notes)
+            return None
+        self.local.plan_run(planned.run_id, planned.rows or 0, planned.shards or 0, planned.summary, notes)
+        return self.local.run_row(planned.run_id)
+
+    @verb
+    def commit_shard(self, run_id: str, shard: int) -> None:
+        """Decides and commits an extracted shard, by the directories that answer requests."""
+        self._recognition().enrol_shard(run_id, shard)
+
+    @verb
+    def end_run(self, run_id: str, summary: Mapping[str, Any] | None = None) -> RunRow:
+        """Finishes a run whose shards are all committed; without a summary gives it up, with those that are."""
+        for files in (self, self.local):
+            files.forget_manifest()  # its file is deleted
+        if summary is None:
+            return self.local.abandon_run(run_id)
+        self.local.finish_run(run_id, summary)
+        return self.local.run_row(run_id)
+
+    @verb
+    def count_runs(self, account_id: int, run_ids: Sequence[str]) -> RunTotals:
+        """What these runs of an account brought."""
+        return run_totals(self.local, account_id, run_ids)
+
+    # People
+
+    @verb
+    def people(self, account_id: int, directory: str, *, counted: bool) -> pa.Table:
+        """The records of a directory by age: what each is found by, or, `counted`, all that is told of it."""
+        return self.local.ask(people.people if counted else people.person_records, account_id, directory)
+
+    @verb
+    def faces_of(self, person_ids: Sequence[str]) -> pa.Table:
+        """The faces of these records, by the path of their photo (null: posted)."""
+        return self.local.ask(people.faces_of_people, person_ids)
+
+    @verb
+    def correction_log(
+        self, account_id: int, directory: str, before: int, count: int
+    ) -> tuple[pa.Table, dict[str, str | None]]:
+        """The last corrections before one by its number, and the names of the people whom they involve."""
+        rows = self.local.ask(corrections.history, account_id, directory, before, count)
+        persons = {person for ids in rows["person_ids"].to_pylist() for person in ids}
+        return rows, self.local.ask(overview.names_of, sorted(persons))
+
+    @verb
+    def changes(self, since: int, account_id: int | None, limit: int) -> ChangesPage:
+        """The changes of people after a commit, of one account or of all. Raises ChangesUnknown."""
+        return self.local.ask(changes.changes, since, account_id, limit)
+
+    @verb
+    def correct(self, request: CorrectionRequest) -> CorrectionAnswer:
+        """Corrects whose a face is, or what a person is called. Requests to a server are answered accordingly from then
+        on. Raises RequestError if it cannot be done; then nothing was."""
+        if request.decoded is None:
+            return self._correct(request)
+        key = self.local.image_key(request.account_id)
+        return self._correct(request, read_handed_over(self.folder, request.decoded, key))
+
+    @verb
+    def search(self, query: SearchQuery) -> list[FaceAnswer]:
+        """The faces of an image and who they are. Raises ImageRejected."""
+        from pipeline.jobs.recognition import answers
+
+        return answers(self._recognition(), self.local, query)
+
+    # Reading
+
+    @verb
+    def photos(
+        self, what: str, account_id: int = 0, directory: str = "", paths: Sequence[str] | None = None
+    ) -> pa.Table:
+        """A table of photos, `what` being a row for each: the names that their source gives those of a directory, all
+        faces detected in them, the rejected_faces, their identities; or in any directory the central_faces of those at
+        these paths, or the records of all."""
+        if what == "central_faces":
+            return self.local.ask(media.central_faces, paths or [])
+        if what == "records":
+            return self.local.ask(media.photo_records)
+        return self.local.ask(_PHOTOS[what], account_id, directory)
+
+    @verb
+    def table(self, name: str) -> pa.RecordBatchReader:
+        """A table that `export` writes, by its name. Raises UsageError for another name."""
+        return self.local.read_table(name)
+
+    @verb
+    def page_data(
+        self, account_id: int, run_ids: Sequence[str], threshold: float, mentioned: Mentioned | None
+    ) -> PageData:
+        """The rows of a report page; without `mentioned` of one that shows no people."""
+        return page_data.page_data(self.local, account_id, run_ids, threshold, mentioned)
+
+    @verb
+    def keep_page(self, run_id: str, content: bytes, person_ids: Sequence[str], media_ids: Sequence[int]) -> bool:
+        """Keeps the page of a run; False if somebody whom it shows was forgotten since it was made."""
+        return page_data.keep_page(self.local, run_id, content, person_ids, media_ids)
+
+    # The whole store
+
+    @verb
+    def check(self, *, repair: bool = False, progress: Progress | None = None) -> Checked:
+        """Reads the whole store; with `repair`, repairs what can be repaired without loss and reads it again.
+        `progress` advances with each thing that is read in this process. Raises StoreUnwritable."""
+        advance = None if progress is None else lambda _: progress.advance()
+        return self.local.check(repair=repair, progress=advance)
+
+    @verb
+    def export(self, to: Path) -> dict[str, int]:
+        """Writes the tables as Parquet files into the new or empty folder `to`; returns the rows of each. Raises
+        UsageError, StoreFull and StoreUnwritable of the target."""
+        return self.local.export(to)
+
+    def _recognition(self) -> IdentityService:
+        """What recognises in this process. Raises ModelError, DeviceError."""
+        if self.service is None:
+            from pipeline.jobs.recognition import load_service
+
+            self.service = load_service(self.local, self.settled)
+        return self.service
+
+    def _correct(self, request: CorrectionRequest, decoded: pa.Table | None = None) -> CorrectionAnswer:
+        """In this process, which reads a directory once."""
+        if self.service is not None:
+            return self.service.correct(request, decoded)
+        if self._corrections is None:
+            from pipeline.extraction.images.decode import Decoder
+            from pipeline.people.corrections import Corrections
+            from pipeline.people.directory import Directories
+
+            decode, unique = self.settled.decode, self.settings.serve.unique_external_ids
+            self._corrections = Corrections(
+                self.local, Directories(self.local), Decoder(decode), decode.max_bytes, unique_external_ids=unique
+            )
+        answer = self._corrections.make(request, decoded)
+        self.local.require_unlinked()
+        return answer
+
+
+def open_store(
+    path: Path, settings: Settings | None = None, *, command: str, repair: bool = False, reading: bool = False
+) -> Store:
+    """Opens the store at `path`. `repair` also opens one whose last changes are lost, and `reading` one on a disk that
+    cannot be written. Raises StoreMissing, StoreLocked, StoreDamaged, StoreTooNew, ServerUnreachable."""
+    return _opened(lambda: LocalStore.open(path, command=command, repair=repair, reading=reading), settings)
+
+
+def open_or_create_store(path: Path, settings: Settings, command: str) -> Store:
+    """Opens the store at `path` or makes one, whose weights the settings choose once and for all.
+
+    A new store is encrypted where the settings say so; an encrypted store is unlocked. Raises StoreError, UsageError,
+    UnknownWeights, WeightsMissing, WeightsCorrupt.
+    """
+    master_key: MasterKey | None = None
+
+    def make() -> StoreIdentity:
+        nonlocal master_key
+        if settings.security.encrypt:
+            master_key = load_or_make_master_key(settings.security, path)
+        identity = make_identity(settings, master_key)
+        settle_threshold(settings, identity)  # fails before there is a store that could not do what is asked
+        return identity
+
+    store = _opened(lambda: LocalStore.open_or_create(path, make, command=command), settings)
+    try:
+        store.unlock(master_key)
+    except BaseException:
+        store.close()
+        raise
+    return store
+
+
+def _opened(open_it: Callable[[], LocalStore], settings: Settings | None) -> Store:
+    """The store, or the way to it through the server that holds it. Raises StoreLocked if its holder is no server, or
+    one that is starting or stopping."""
+    settings = settings or Settings()
+    try:
+        return Store(open_it(), settings)
+    except StoreLocked as locked:
+        if locked.fields["url"] is None:
+            raise
+        return Store(ServerConnection(Path(str(locked.fields["path"])), str(locked.fields["url"])), settings)
+
+
+@contextmanager
+def part_of_command() -> Iterator[None]:
+    """For commits after which a command has more to do: one of them does not make it done. Raises the disk's error in
+    place of CleanUpLeft."""
+    try:
+        yield
+    except CleanUpLeft as left:
+        cause = left.__cause__  # a server sends none
+        raise (cause if isinstance(cause, StoreError) else StoreUnwritable(**left.fields)) from left
