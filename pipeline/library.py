@@ -22,7 +22,7 @@ from pipeline.jobs.people import People
 from pipeline.jobs.session import RunRequest
 from pipeline.jobs.store import Store, open_or_create_store
 from pipeline.runtime.buckets import is_address
-from pipeline.store.catalog.opening import has_store
+from pipeline.store import has_store
 from pipeline.texts import directory_name
 from pipeline.types import QUALITIES, ByteArray, DecodedImage, FloatArray, Progress, SilentProgress, Source, boxes_of
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pipeline.evaluation.pairs.measures import PairsResult
     from pipeline.evaluation.report import Report
     from pipeline.jobs.run_report import RunReport
-    from pipeline.store.records import ChangesPage, FaceAnswer
+    from pipeline.store import ChangesPage, FaceAnswer
 
 _COMMAND = "library"  # what another process is told that finds the store in use
 _log = logging.getLogger("facepipe")

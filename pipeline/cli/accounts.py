@@ -15,7 +15,7 @@ from pipeline.config import Settings
 from pipeline.errors import UsageError
 
 if TYPE_CHECKING:
-    from pipeline.store.records import AccountSummary
+    from pipeline.store import AccountSummary
 
 password_option = click.option(
     "--password-stdin", is_flag=True, help="Take the password from the first line of standard input."
@@ -48,7 +48,7 @@ def create(userid: str, store: Path, password_stdin: bool, as_json: bool, settin
     password = _new_password(password_stdin)
     from pipeline.jobs.expectation import calibration_warning
     from pipeline.jobs.store import open_or_create_store
-    from pipeline.store.catalog.accounts import check_user_id, hash_password
+    from pipeline.store import check_user_id, hash_password
 
     # Before the store: a mistyped name must not leave an empty one behind.
     check_user_id(userid)
@@ -106,7 +106,7 @@ def password(userid: str, store: Path, password_stdin: bool, as_json: bool) -> N
     """
     new = _new_password(password_stdin)
     from pipeline.jobs.store import open_store
-    from pipeline.store.catalog.accounts import hash_password
+    from pipeline.store import hash_password
 
     with open_store(store, command="account password") as opened:
         opened.set_password(userid, hash_password(new))
@@ -127,7 +127,7 @@ def _new_password(from_stdin: bool) -> str:
 
     Raises UsageError where the line cannot be a password.
     """
-    from pipeline.store.catalog.accounts import check_password, generate_password
+    from pipeline.store import check_password, generate_password
 
     if not from_stdin:
         return generate_password()

@@ -322,7 +322,7 @@ def _experiment(
     if out is not None:
         from pipeline.pages.page import write_page
         from pipeline.pages.sections import Row, Section
-        from pipeline.store.files.durable import Folder
+        from pipeline.store import Folder
 
         rows = [Row(label, text) for label, text in {"weights": figures["weights"] or "none", **origin}.items()]
         written = [out / f"{name}.json", out / f"{name}.html"]

@@ -22,7 +22,7 @@ from pipeline.errors import UsageError
 
 if TYPE_CHECKING:
     from pipeline.jobs.people import LoggedCorrection, People, PersonRow
-    from pipeline.store.records import CorrectionAnswer
+    from pipeline.store import CorrectionAnswer
 
 Opener = Callable[[], Any]
 SHOWN = 20  # faces or persons
@@ -308,10 +308,11 @@ def forget(opened: Opener, who: str, yes: bool, as_json: bool) -> None:
 )
 @_options(reading=True, table=True)
 def log(opened: Opener, count: int, before: int, as_json: bool, as_csv: bool) -> None:
-    """List the last corrections: number, time, kind, origin, and the people whom they involve.
+    """List the last changes of people: number, time, origin, kind, and the people whom they involve.
 
-    Those of origin `user` were made by a command or on the page, those of origin `api` by requests to the server, and
-    those of origin `label` follow labels that changed. `people undo` takes the number.
+    Those of origin `user` were made by a command or on the page, those of origin `api` by requests to the server, those
+    of origin `label` follow labels that changed, and those of origin `run` photos that changed. `people undo` takes the
+    number; deletions are listed, but can't be undone.
 
     \b
     Example:
@@ -326,8 +327,8 @@ def log(opened: Opener, count: int, before: int, as_json: bool, as_csv: bool) ->
 @click.argument("correction", type=click.IntRange(min=1), required=False)
 @click.option(
     "--origin",
-    type=click.Choice(["user", "api", "label"]),
-    help="Undo the last change made by users (the default), by requests to the server, or by changed labels.",
+    type=click.Choice(["user", "api", "label", "run"]),
+    help="Undo the last change made by users (the default), requests to the server, changed labels, or runs.",
 )
 @click.option("--yes", is_flag=True, help="Don't ask.")
 @_options()
@@ -368,8 +369,10 @@ def _log_line(row: LoggedCorrection) -> str:
     people = [row.names[person_id] or person_id for person_id in row.person_ids[:SHOWN]]
     people += [f"and {len(row.person_ids) - SHOWN} more"] * (len(row.person_ids) > SHOWN)
     notes = [f"{row.faces} face{'s' * (row.faces > 1)}"] * (row.faces > 0) + ["undone"] * row.undone
+    notes += [f"{row.gone} deleted"] * (row.gone > 0)
     notes += ["although they were stated to be two"] * row.overrode
-    return "  ".join([f"{row.correction_id:>6}", f"{row.made_at:%F %T}", row.origin, kind, ", ".join(people), *notes])
+    parts = [f"{row.correction_id:>6}", f"{row.made_at:%F %T}", row.origin, kind, ", ".join(people), *notes]
+    return "  ".join(filter(None, parts))
 
 
 def _face_line(face: Mapping[str, Any]) -> str:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from pipeline.jobs.people import People
-    from pipeline.store.records import CorrectionAnswer, Regrouping
+    from pipeline.store import CorrectionAnswer, Regrouping
 
 
 @click.command()

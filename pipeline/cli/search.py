@@ -22,7 +22,7 @@ from pipeline.config import Settings
 from pipeline.errors import ImageRejected
 
 if TYPE_CHECKING:
-    from pipeline.store.records import Candidate, FaceAnswer
+    from pipeline.store import Candidate, FaceAnswer
 
 
 @click.command()

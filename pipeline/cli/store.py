@@ -17,7 +17,7 @@ from pipeline.config import Settings
 from pipeline.errors import StoreDamaged
 
 if TYPE_CHECKING:
-    from pipeline.store.records import Problem
+    from pipeline.store import Problem
 
 
 @click.command()

@@ -45,7 +45,7 @@ from pipeline.jobs.calibration_file import write_calibration
 from pipeline.jobs.store import open_store
 from pipeline.matching.calibration import EXPONENTS, Calibration
 from pipeline.pages.sections import Row, Section
-from pipeline.store.records import StoreIdentity
+from pipeline.store import StoreIdentity
 from pipeline.types import DoubleArray, Progress
 
 # The rows of the table; T is interpolated between them.

@@ -6,7 +6,7 @@ import contextlib
 
 from pipeline.errors import AccountUnknown, DirectoryUnknown, UsageError
 from pipeline.jobs.store import Store
-from pipeline.store.records import AccountSummary, DirectoryRow
+from pipeline.store import AccountSummary, DirectoryRow
 from pipeline.texts import directory_name
 
 DEFAULT_ACCOUNT = "default"

@@ -15,8 +15,7 @@ from pipeline.config import AREA
 from pipeline.errors import BadValue, CalibrationInvalid, UnknownKey
 from pipeline.extraction.images.files import shown
 from pipeline.matching.calibration import Calibration
-from pipeline.store.files.durable import Folder, disk_errors
-from pipeline.store.records import StoreIdentity
+from pipeline.store import Folder, StoreIdentity, disk_errors
 
 NO_CALIBRATION: Final = "none"
 _FORMAT: Final = 1

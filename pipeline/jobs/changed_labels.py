@@ -9,8 +9,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.store.keyed_digests import ERASED
-from pipeline.store.records import Label
+from pipeline.store import ERASED, Label
 
 Digests = Callable[[Sequence[Label]], Sequence[str | None]]
 _BATCH: Final = 8192  # labels whose digests are asked for at once

@@ -21,8 +21,7 @@ from pipeline.errors import ImageMissing, ImageRejected
 from pipeline.extraction.images.files import HashedFile, file_state, hash_file
 from pipeline.jobs.changed_labels import ChangedLabels, Digests
 from pipeline.runtime.buckets import is_address
-from pipeline.store.catalog.opening import utc_now
-from pipeline.store.records import KNOWN_FILES_SCHEMA, Label, LabelChange, Move, ReadAgain, ScanNotes
+from pipeline.store import KNOWN_FILES_SCHEMA, Label, LabelChange, Move, ReadAgain, ScanNotes, utc_now
 from pipeline.types import FileState, ImageRef
 
 RowKey: TypeAlias = tuple[str, str]  # path and directory

@@ -27,8 +27,7 @@ from pipeline.jobs.shard_progress import ShardProgress
 from pipeline.jobs.store import Store
 from pipeline.matching.identical_images import SAME_FACE_IOU, box_iou
 from pipeline.people.decide import failed_measures
-from pipeline.store.files.shards import vector_bytes
-from pipeline.store.records import DECODED_SCHEMA
+from pipeline.store import DECODED_SCHEMA, vector_bytes
 from pipeline.types import QUALITIES, Progress
 
 _PICTURE_BYTES: Final = 2**28  # of pictures that are kept; those of further faces are cut from the photos when needed

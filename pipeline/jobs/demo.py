@@ -14,7 +14,7 @@ from pipeline.jobs.run import RunRequest, run
 from pipeline.jobs.run_report import RunReport
 from pipeline.jobs.sample_photos import Sample, write_samples
 from pipeline.jobs.store import open_store
-from pipeline.store.records import PhotoRecord
+from pipeline.store import PhotoRecord
 from pipeline.types import ACCEPTED_STATUSES, NO_FACE, Progress
 
 

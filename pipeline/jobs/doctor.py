@@ -18,7 +18,7 @@ from pipeline.errors import FacepipeError
 
 if TYPE_CHECKING:
     from pipeline.models.registry import WeightSet
-    from pipeline.store.records import DirectoryRow, StoreIdentity
+    from pipeline.store import DirectoryRow, StoreIdentity
 
 OK, WARN, FAIL = "ok", "warn", "fail"
 _FORMATS = {"jpg": "JPEG", "zlib": "PNG", "webp": "WebP", "avif": "AVIF"}  # Pillow's feature -> format

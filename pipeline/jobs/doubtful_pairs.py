@@ -13,9 +13,7 @@ from pipeline.config import EVERYBODY, MAX_THRESHOLD
 from pipeline.errors import StoreDamaged
 from pipeline.matching.calibration import Calibration
 from pipeline.matching.score import contract_distance, exact_dots, similarity_score
-from pipeline.store.catalog import overview
-from pipeline.store.files.shards import read_embeddings
-from pipeline.store.local import LocalStore
+from pipeline.store import LocalStore, overview, read_embeddings
 from pipeline.types import BoolArray, DoubleArray, FloatArray, IntArray
 
 WIDER_FMR: Final = 1e-3

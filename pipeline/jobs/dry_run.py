@@ -21,7 +21,7 @@ from pipeline.jobs.plan import NoStore, Planner, watcher
 from pipeline.jobs.plan_counts import PlanCounts, listed
 from pipeline.jobs.session import RunRequest, require_sources, source_name
 from pipeline.jobs.store import Store, open_store
-from pipeline.store.catalog.opening import has_store
+from pipeline.store import has_store
 from pipeline.types import ACCEPTED_STATUSES, Progress, SilentProgress
 
 

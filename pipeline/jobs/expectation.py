@@ -11,9 +11,7 @@ import pyarrow.compute as pc
 
 from pipeline.config import EVERYBODY, nearest_threshold
 from pipeline.matching.calibration import Calibration, rate_for, wrong_joins
-from pipeline.store.catalog import runs
-from pipeline.store.local import LocalStore
-from pipeline.store.records import StoreIdentity
+from pipeline.store import LocalStore, StoreIdentity, runs
 
 
 @dataclass(frozen=True)

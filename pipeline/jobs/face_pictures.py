@@ -14,8 +14,7 @@ from pipeline.errors import ImageRejected, StoreDamaged
 from pipeline.extraction.images.decode import Decoder
 from pipeline.extraction.stored_picture import cut_faces, photo_again
 from pipeline.pages.pictures import small_copy
-from pipeline.store.files.durable import Folder
-from pipeline.store.files.objects import open_image, read_object
+from pipeline.store import Folder, open_image, read_object
 
 # Of photos that are decoded for the page: 1 or 2 seconds. And bytes of pictures: the page stays below 10 MB.
 MOST_PIXELS: Final = 200_000_000

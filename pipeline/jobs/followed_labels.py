@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from pipeline.jobs.plan_counts import PlanCounts
 from pipeline.jobs.session import Session
-from pipeline.store.records import CorrectionRequest, LabelChange
+from pipeline.store import CorrectionRequest, LabelChange
 
 
 def count_changes(changes: Mapping[str, Sequence[LabelChange]]) -> int:

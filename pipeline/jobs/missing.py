@@ -17,7 +17,7 @@ from pipeline.jobs.comparison import Comparison
 from pipeline.jobs.plan_counts import LISTED, PlanCounts
 from pipeline.jobs.session import RunRequest, Session
 from pipeline.runtime.buckets import describe, is_address
-from pipeline.store.records import CorrectionRequest
+from pipeline.store import CorrectionRequest
 
 _PIECE: Final = 1000  # photos that are forgotten in one transaction, for which requests to a server wait
 

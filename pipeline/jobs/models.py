@@ -19,7 +19,7 @@ from pipeline.models.weights import cache_folder, detector_files, resolve
 from pipeline.runtime.device import describe, device_errors, resolve_device, synchronize
 from pipeline.runtime.precision import check_fast_mode, set_tf32
 from pipeline.runtime.threads import set_threads
-from pipeline.store.records import StoreIdentity
+from pipeline.store import StoreIdentity
 
 
 def load_extractor(

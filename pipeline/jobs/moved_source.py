@@ -13,8 +13,7 @@ from pipeline.jobs.plan import NoStore
 from pipeline.jobs.session import RunRequest, source_name
 from pipeline.jobs.store import Store
 from pipeline.runtime.buckets import is_address
-from pipeline.store.catalog.runs import SCANNING
-from pipeline.store.records import SourceMove, SourceSummary
+from pipeline.store import SCANNING, SourceMove, SourceSummary
 from pipeline.types import Progress
 
 

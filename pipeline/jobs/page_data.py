@@ -10,9 +10,7 @@ from typing import Final, TypeAlias
 import pyarrow as pa
 
 from pipeline.jobs.doubtful_pairs import NO_DOUBTS, Doubts, doubtful_pairs
-from pipeline.store.catalog import overview, pages
-from pipeline.store.catalog.pages import PAGE
-from pipeline.store.local import LocalStore
+from pipeline.store import PAGE, LocalStore, overview, pages
 
 BIN: Final = 0.025  # the width of a histogram's bins
 _SAMPLES: Final = 12  # for each reason

@@ -20,7 +20,7 @@ from pipeline.jobs.page_data import BIN, PEOPLE, PageData
 from pipeline.jobs.plan_counts import SHORT_ID, listed
 from pipeline.matching.calibration import Calibration
 from pipeline.pages.sections import Bars, Cell, Picture, Row, Section, Sheet, Table
-from pipeline.store.records import StoreIdentity
+from pipeline.store import StoreIdentity
 from pipeline.types import QUALITIES
 
 _LISTED: Final = 200  # lines of a table

@@ -21,7 +21,7 @@ from pipeline.errors import ManifestInvalid, PersonAmbiguous, PersonNotFound, Re
 from pipeline.jobs.accounts import find_account
 from pipeline.jobs.store import Store, part_of_command
 from pipeline.jobs.store_settings import settings_of_store, settle_threshold
-from pipeline.store.records import NO_CHANGE, USER, CorrectionAnswer, CorrectionRequest, PersonChange, Seen
+from pipeline.store import NO_CHANGE, USER, CorrectionAnswer, CorrectionRequest, PersonChange, Seen
 from pipeline.texts import TEXT_RULE, is_text, nfc
 from pipeline.types import Progress, SilentProgress
 
@@ -48,13 +48,14 @@ class LoggedCorrection:
     correction_id: int
     made_at: datetime  # UTC
     kind: str
-    origin: str  # user, api, label
+    origin: str  # user, api, label, run
     undoes: int | None  # of an undo or a redo: the correction that it is about
     undone: bool
     can_be_undone: bool  # as far as the log tells: a later change may be in the way
     withdrawn: int  # how many constraints it withdrew: those that a merge overrode, for one
     faces: int  # how many it changed
     person_ids: Sequence[str]  # of everybody whom it involves
+    gone: int  # how many people it deleted
     names: Mapping[str, str]  # theirs, as they are now
 
     @property

@@ -28,8 +28,9 @@ from pipeline.jobs.plan_counts import LISTED, PlanCounts
 from pipeline.jobs.session import Session
 from pipeline.jobs.store import Known, Runs, Store
 from pipeline.runtime.stage_times import SCAN
-from pipeline.store.records import (
+from pipeline.store import (
     KNOWN_FILES_SCHEMA,
+    MAX_DIRECTORIES,
     AccountSummary,
     Label,
     LabelChange,
@@ -38,7 +39,6 @@ from pipeline.store.records import (
     SourceMove,
     SourceSummary,
 )
-from pipeline.store.schema import MAX_DIRECTORIES
 from pipeline.types import DUPLICATE_ROW, ImageRef, Progress, Source
 
 Forget: TypeAlias = Callable[[Comparison, PlanCounts], MissingPhotos | None]

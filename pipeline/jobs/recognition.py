@@ -9,9 +9,7 @@ from pipeline.matching.calibration import Calibration
 from pipeline.matching.score import strength, strong_score
 from pipeline.people.service import IdentityService
 from pipeline.people.types import PersonView, PostRequest
-from pipeline.store.catalog import media
-from pipeline.store.local import LocalStore
-from pipeline.store.records import Candidate, FaceAnswer, SearchQuery
+from pipeline.store import Candidate, FaceAnswer, LocalStore, SearchQuery, media
 from pipeline.types import QUALITIES
 
 

@@ -29,9 +29,7 @@ from pipeline.jobs.run_page import leave_page, report_of
 from pipeline.jobs.run_report import RunReport, RunTotals, WorkDone, make_report
 from pipeline.jobs.session import RunRequest, Session, open_session, source_name
 from pipeline.jobs.store import Runs, Store, open_store, part_of_command
-from pipeline.store.catalog.runs import FINISHED
-from pipeline.store.files.shards import damaged_file, manifest_file
-from pipeline.store.records import RunRow
+from pipeline.store import FINISHED, RunRow, damaged_file, manifest_file
 from pipeline.types import Progress, Source
 
 if TYPE_CHECKING:

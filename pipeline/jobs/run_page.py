@@ -20,8 +20,7 @@ from pipeline.jobs.page_data import page_file
 from pipeline.jobs.page_sections import REPORTED, PageOf, PageRequest, subjects
 from pipeline.jobs.store import Store
 from pipeline.pages.page import page_bytes, write_page
-from pipeline.store.catalog.runs import FINISHED
-from pipeline.store.records import RunRow
+from pipeline.store import FINISHED, RunRow
 
 
 def leave_page(store: Store, run: RunRow, report: Mapping[str, Any], decode: DecodeSettings) -> Path:

@@ -12,9 +12,7 @@ from pipeline.jobs.expectation import Expectation, calibration_warning, expectat
 from pipeline.jobs.plan_counts import FACE_COUNTS, PlanCounts, kept_fields, listed, shortened
 from pipeline.jobs.profile import RunProfile
 from pipeline.matching.calibration import Calibration
-from pipeline.store.catalog import overview, runs
-from pipeline.store.local import LocalStore
-from pipeline.store.records import RunCounts, StoreIdentity
+from pipeline.store import LocalStore, RunCounts, StoreIdentity, overview, runs
 from pipeline.types import ACCEPTED_STATUSES
 
 _COUNTS: Final = ("decoded", "detector_calls", "embedder_calls")

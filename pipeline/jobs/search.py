@@ -10,7 +10,7 @@ from pathlib import Path
 from pipeline.config import Settings
 from pipeline.jobs.accounts import find_account
 from pipeline.jobs.store import Store, open_store
-from pipeline.store.records import FaceAnswer, SearchQuery
+from pipeline.store import FaceAnswer, SearchQuery
 
 
 def search(

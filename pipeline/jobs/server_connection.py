@@ -17,10 +17,8 @@ from urllib.parse import quote, urlsplit
 import pyarrow as pa
 
 from pipeline.errors import ServerUnreachable
-from pipeline.store.files.durable import Folder
-from pipeline.store.files.lock import read_token
-from pipeline.store.records import StoreIdentity
-from pipeline.store.wire import JSON, TOKEN_HEADER, pack, unpack, unpack_error
+from pipeline.jobs.wire import JSON, TOKEN_HEADER, pack, unpack, unpack_error
+from pipeline.store import Folder, StoreIdentity, read_token
 
 _START_TIMEOUT_S: Final = 20.0
 

@@ -22,7 +22,7 @@ from pipeline.jobs.profile import Profiler
 from pipeline.jobs.store import Store, open_or_create_store, open_store
 from pipeline.jobs.store_settings import settings_of_store
 from pipeline.runtime.buckets import is_address
-from pipeline.store.catalog.opening import has_store
+from pipeline.store import has_store
 from pipeline.types import Progress, SilentProgress, Source
 
 

@@ -37,7 +37,7 @@ from pipeline.people.shards import Enroller
 from pipeline.runtime.device import resolve_device
 from pipeline.runtime.stage_times import LOAD, WRITE
 from pipeline.runtime.threads import thread_count
-from pipeline.store.records import RunRow
+from pipeline.store import RunRow
 
 if TYPE_CHECKING:
     from pipeline.jobs.cluster.engine import RayEngine

@@ -24,26 +24,35 @@ from pipeline.jobs.run_report import RunTotals, run_totals
 from pipeline.jobs.server_connection import ServerConnection
 from pipeline.jobs.store_identity import make_identity
 from pipeline.jobs.store_settings import settings_of_store, settle_threshold
-from pipeline.store.catalog import accounts, changes, corrections, media, overview, people, runs
-from pipeline.store.catalog.connection import Catalog, cleaning_up
-from pipeline.store.files.crypto import MasterKey
-from pipeline.store.files.handover import handed_over, read_handed_over
-from pipeline.store.files.run_files import RunFiles
-from pipeline.store.local import LocalStore
-from pipeline.store.master_key import load_master_key, load_or_make_master_key
-from pipeline.store.records import (
+from pipeline.store import (
     AccountSummary,
+    Catalog,
     ChangesPage,
     Checked,
     CorrectionAnswer,
     CorrectionRequest,
     FaceAnswer,
     Label,
+    LocalStore,
+    MasterKey,
+    RunFiles,
     RunRow,
     ScanNotes,
     SearchQuery,
     SourceSummary,
     StoreIdentity,
+    accounts,
+    changes,
+    cleaning_up,
+    corrections,
+    handed_over,
+    load_master_key,
+    load_or_make_master_key,
+    media,
+    overview,
+    people,
+    read_handed_over,
+    runs,
 )
 from pipeline.types import Progress
 

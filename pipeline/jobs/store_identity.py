@@ -12,8 +12,7 @@ from pipeline.jobs.calibration_file import read_calibration
 from pipeline.matching.calibration import Calibration
 from pipeline.models.weights import ResolvedWeights, cache_folder, resolve
 from pipeline.runtime.precision import check_fast_mode
-from pipeline.store.files.crypto import MasterKey
-from pipeline.store.records import StoreIdentity
+from pipeline.store import MasterKey, StoreIdentity
 
 
 def make_identity(settings: Settings, master_key: MasterKey | None = None) -> StoreIdentity:

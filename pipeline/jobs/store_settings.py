@@ -20,7 +20,7 @@ from pipeline.config import (
 from pipeline.errors import StoreMismatch
 from pipeline.jobs.calibration_file import read_calibration
 from pipeline.matching.calibration import Calibration
-from pipeline.store.records import StoreIdentity
+from pipeline.store import StoreIdentity
 
 _OUTPUT_SECTIONS: Final[Mapping[str, Any]] = {
     "decode": DecodeSettings(),

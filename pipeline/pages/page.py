@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from pipeline.pages.sections import Bars, Section, Sheet, Table
-from pipeline.store.files.durable import Folder
+from pipeline.store import Folder
 
 if TYPE_CHECKING:
     from jinja2 import Template

@@ -15,7 +15,7 @@ from pipeline.config import Settings
 from pipeline.extraction.images.decode import Decoder
 from pipeline.people.directory import Directories
 from pipeline.people.shards import Enroller
-from pipeline.store.local import LocalStore
+from pipeline.store import LocalStore
 
 P = ParamSpec("P")
 T = TypeVar("T")

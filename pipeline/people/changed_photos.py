@@ -21,10 +21,7 @@ from pipeline.people.decide import Sighting, failed_measures
 from pipeline.people.directory import Directory
 from pipeline.people.reference_pictures import PictureReader, Pictures
 from pipeline.people.same_faces import Box, PlacedFace, same_faces
-from pipeline.store.catalog.opening import utc_now
-from pipeline.store.keyed_digests import ERASED
-from pipeline.store.local import LocalStore
-from pipeline.store.records import RUN, Change, FaceChange, Fact, PersonRecord, StoredFace
+from pipeline.store import ERASED, RUN, Change, FaceChange, Fact, LocalStore, PersonRecord, StoredFace, utc_now
 from pipeline.types import DUPLICATE, FORGOTTEN, NO_FACE, OK, REPLACED, FloatArray
 
 _Place: TypeAlias = tuple[int, int]  # of a face: number of its photo in the shard, ordinal

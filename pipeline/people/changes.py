@@ -24,14 +24,13 @@ from pipeline.people.rules import (
     row_of,
 )
 from pipeline.people.types import Conflict, PostRequest, SimilarPerson
-from pipeline.store.catalog.opening import utc_now
-from pipeline.store.local import LocalStore
-from pipeline.store.records import (
+from pipeline.store import (
     INSERT,
     MERGE,
     NO_CHANGE,
     UPDATE,
     Change,
+    LocalStore,
     PersonChange,
     PersonRecord,
     Picture,
@@ -40,6 +39,7 @@ from pipeline.store.records import (
     PostedPhoto,
     ReferenceOrigin,
     Rows,
+    utc_now,
 )
 
 

@@ -12,10 +12,18 @@ from typing import Any, Final, TypeAlias
 from pipeline.errors import CorrectionImpossible, FaceUnknown, PersonUnknown, PhotoUnknown
 from pipeline.people.directory import Directory
 from pipeline.people.rules import NOT_SAME, row_of, two_people
-from pipeline.store.commits.commit import FACE_COLUMNS
-from pipeline.store.files.objects import FOLDER_DIGITS
-from pipeline.store.local import LocalStore
-from pipeline.store.records import Correction, FaceVector, Fact, MediaLabel, PersonRecord, Rows, StoredFace
+from pipeline.store import (
+    FACE_COLUMNS,
+    FOLDER_DIGITS,
+    Correction,
+    FaceVector,
+    Fact,
+    LocalStore,
+    MediaLabel,
+    PersonRecord,
+    Rows,
+    StoredFace,
+)
 from pipeline.types import FORGOTTEN
 
 IS, IS_NOT, NOBODY = "is", "is_not", "nobody"  # kinds of facts, beside NOT_SAME

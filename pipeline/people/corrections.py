@@ -29,11 +29,7 @@ from pipeline.people.reference_pictures import PictureReader, Pictures
 from pipeline.people.regroup import by_place, regrouped
 from pipeline.people.rules import NOT_SAME, broken_constraints, changed, members, require_free, together, two_people
 from pipeline.people.undo import undone
-from pipeline.store.catalog import forgotten
-from pipeline.store.catalog.opening import utc_now
-from pipeline.store.files.objects import Row
-from pipeline.store.local import LocalStore
-from pipeline.store.records import (
+from pipeline.store import (
     LABEL,
     NO_CHANGE,
     USER,
@@ -41,11 +37,15 @@ from pipeline.store.records import (
     CorrectionAnswer,
     CorrectionRequest,
     Fact,
+    LocalStore,
     MediaLabel,
     PersonChange,
     PersonRecord,
+    Row,
     Rows,
     StoredFace,
+    forgotten,
+    utc_now,
 )
 
 Decide: TypeAlias = Callable[[LocalStore, Directory, CorrectionRequest, Pictures, PictureReader], FreePlan]

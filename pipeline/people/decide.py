@@ -26,7 +26,7 @@ from pipeline.matching.match import Matcher
 from pipeline.matching.references import changes_since, check_embeddings
 from pipeline.people.directory import Directory, DirectoryView
 from pipeline.people.types import PostRequest
-from pipeline.store.records import FaceVector, ReferenceOrigin
+from pipeline.store import FaceVector, ReferenceOrigin
 from pipeline.types import CENTER_POSE, CONTRAST, SHARPNESS, FaceBatch, IntArray, Outcome
 
 

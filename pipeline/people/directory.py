@@ -21,9 +21,7 @@ import torch
 from pipeline.errors import InputError, RequestError
 from pipeline.matching.references import IndexView, ReferenceIndex
 from pipeline.people.locks import DirectoryLock, SharedLock
-from pipeline.store.catalog.opening import utc_now
-from pipeline.store.local import LocalStore
-from pipeline.store.records import Change, Committed, FaceVector, PersonRecord, References
+from pipeline.store import Change, Committed, FaceVector, LocalStore, PersonRecord, References, utc_now
 
 _BYTES_PER_PERSON: Final = 1200  # of the Python objects of one identity, measured
 

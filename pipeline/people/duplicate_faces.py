@@ -10,8 +10,7 @@ import numpy.typing as npt
 
 from pipeline.errors import ImageChanged
 from pipeline.extraction.rows import IMAGE_COLUMNS, REUSE_MEDIA, REUSE_ROW, ExtractedRow, faces_of_table, read_rows
-from pipeline.store.local import LocalStore
-from pipeline.store.records import RunRow
+from pipeline.store import LocalStore, RunRow
 from pipeline.types import DUPLICATE, NO_FACE, OK, IntArray
 
 

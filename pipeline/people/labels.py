@@ -15,18 +15,18 @@ from pipeline.errors import CorrectionImpossible, PictureMissing
 from pipeline.people.correction_plan import IS, NOBODY, FreePlan, Plan
 from pipeline.people.directory import Directory
 from pipeline.people.reference_pictures import PictureReader, Pictures
-from pipeline.store.catalog.opening import utc_now
-from pipeline.store.keyed_digests import ERASED
-from pipeline.store.local import LocalStore
-from pipeline.store.records import (
+from pipeline.store import (
+    ERASED,
     CorrectionRequest,
     Fact,
     FollowedLabels,
     Label,
     LabelChange,
     LabelledPhoto,
+    LocalStore,
     PersonRecord,
     StoredFace,
+    utc_now,
 )
 from pipeline.texts import nfc, same_name
 

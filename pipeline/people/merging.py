@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from pipeline.errors import PersonUnknown
 from pipeline.people.directory import Directory
-from pipeline.store.records import PersonRecord
+from pipeline.store import PersonRecord
 
 
 def _records(directory: Directory, person_ids: Sequence[str], new: PersonRecord | None = None) -> list[PersonRecord]:

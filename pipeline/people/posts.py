@@ -36,10 +36,7 @@ from pipeline.people.selection import select_faces
 from pipeline.people.types import Conflict, FaceResult, PostRequest, PostResult
 from pipeline.people.views import most_similar, root_view
 from pipeline.runtime.threads import usable_cores
-from pipeline.store.catalog.references import reference_origins
-from pipeline.store.files.objects import Row
-from pipeline.store.local import LocalStore
-from pipeline.store.records import PostedImage, ReferenceOrigin
+from pipeline.store import LocalStore, PostedImage, ReferenceOrigin, Row, reference_origins
 from pipeline.types import DecodedImage
 
 

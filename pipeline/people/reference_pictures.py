@@ -9,8 +9,7 @@ from pipeline.extraction.images.decode import Decoder
 from pipeline.extraction.stored_picture import MEDIA_TYPE, pictures_of_photo
 from pipeline.people.correction_plan import Plan, best_first
 from pipeline.people.directory import Directory
-from pipeline.store.local import LocalStore
-from pipeline.store.records import StoredFace
+from pipeline.store import LocalStore, StoredFace
 
 
 class PictureReader:

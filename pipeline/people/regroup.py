@@ -28,17 +28,17 @@ from pipeline.people.directory import Directory
 from pipeline.people.reference_pictures import PictureReader, Pictures
 from pipeline.people.regrouping import Changes, ClusteredFace, Group, changes
 from pipeline.people.rules import NOT_SAME
-from pipeline.store.catalog.opening import utc_now
-from pipeline.store.local import LocalStore
-from pipeline.store.records import (
+from pipeline.store import (
     CorrectionRequest,
     FaceMove,
     FaceToRegroup,
     FaceVector,
     KeptApart,
+    LocalStore,
     NotDecoded,
     PersonRecord,
     Regrouping,
+    utc_now,
 )
 from pipeline.texts import nfc
 from pipeline.types import FaceBatch

@@ -16,7 +16,7 @@ import numpy as np
 from pipeline.matching.match import Matcher
 from pipeline.people.directory import Directory, DirectoryView
 from pipeline.people.rules import NOT_SAME
-from pipeline.store.local import LocalStore
+from pipeline.store import LocalStore
 
 WALKED: Final = 512  # people whose turn it is in one page, at most
 FACES: Final = 4  # of a person that are compared

@@ -13,7 +13,7 @@ from typing import Any, Final
 from pipeline.errors import ExternalIdTaken, MetadataTooLarge
 from pipeline.people.directory import Directory
 from pipeline.people.types import Conflict
-from pipeline.store.records import Fact, PersonChange, PersonRecord
+from pipeline.store import Fact, PersonChange, PersonRecord
 from pipeline.texts import same_name
 
 NOT_SAME: Final = "not_same"  # the kind of a constraint on two persons

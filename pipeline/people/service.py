@@ -33,17 +33,17 @@ from pipeline.people.types import (
 )
 from pipeline.people.views import all_views, person_view
 from pipeline.runtime.device import resolve_device
-from pipeline.store.catalog import changes
-from pipeline.store.catalog.connection import Catalog
-from pipeline.store.local import LocalStore
-from pipeline.store.records import (
+from pipeline.store import (
     API,
     NO_CHANGE,
+    Catalog,
     ChangesPage,
     CorrectionAnswer,
     CorrectionRequest,
+    LocalStore,
     PersonChange,
     PersonRecord,
+    changes,
 )
 
 

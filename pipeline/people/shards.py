@@ -40,21 +40,21 @@ from pipeline.people.reference_pictures import PictureReader
 from pipeline.people.rules import row_of
 from pipeline.people.same_faces import place_bound
 from pipeline.runtime.threads import over_threads
-from pipeline.store.catalog.opening import utc_now
-from pipeline.store.commits.shard import PreparedShard
-from pipeline.store.files.objects import FOLDER_DIGITS
-from pipeline.store.files.shards import embedding_rows
-from pipeline.store.local import LocalStore
-from pipeline.store.records import (
+from pipeline.store import (
     FACES_SCHEMA,
     FILES_SCHEMA,
+    FOLDER_DIGITS,
     INSERT,
     MEDIA_SCHEMA,
     RUN,
     Change,
+    LocalStore,
     PersonRecord,
+    PreparedShard,
     RunRow,
     ShardCommit,
+    embedding_rows,
+    utc_now,
 )
 from pipeline.types import ByteArray
 

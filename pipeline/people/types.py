@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from pipeline.extraction.rows import ExtractedFace
-from pipeline.store.records import NO_CHANGE, PersonChange, PersonRecord
+from pipeline.store import NO_CHANGE, PersonChange, PersonRecord
 
 # Why a face does not update the person: another external id or name, or the named person is another one. Or why two
 # people are not merged: a constraint says that they are two.

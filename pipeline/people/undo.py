@@ -12,10 +12,7 @@ from pipeline.errors import CorrectionImpossible, UndoBlocked
 from pipeline.people.correction_plan import FreePlan, Plan, contradicts
 from pipeline.people.directory import Directory
 from pipeline.people.reference_pictures import PictureReader, Pictures
-from pipeline.store.catalog.opening import utc_now
-from pipeline.store.commits.commit import FACE_COLUMNS
-from pipeline.store.local import LocalStore
-from pipeline.store.records import NEVER_UNDONE, USER, Correction, CorrectionRequest, Rows
+from pipeline.store import FACE_COLUMNS, NEVER_UNDONE, USER, Correction, CorrectionRequest, LocalStore, Rows, utc_now
 
 
 def undone(

@@ -11,7 +11,7 @@ import numpy as np
 from pipeline.people.decide import Decision
 from pipeline.people.directory import Directory
 from pipeline.people.types import PersonView, SimilarPerson
-from pipeline.store.records import PersonRecord
+from pipeline.store import PersonRecord
 
 _EPOCH: Final = datetime(1970, 1, 1)
 _MS: Final = timedelta(milliseconds=1)

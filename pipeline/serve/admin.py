@@ -35,14 +35,14 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from pipeline.errors import BodyInvalid, BodyTooLarge, FacepipeError, Forbidden, MethodUnknown, StoreError
 from pipeline.jobs.server_connection import ServerInfo
 from pipeline.jobs.store import VERBS, Store
+from pipeline.jobs.wire import ARROW, JSON, TOKEN_HEADER, decode, pack, pack_error, stream
 from pipeline.serve.connections import Connections
 from pipeline.serve.hosts import is_loopback
 from pipeline.serve.limited_server import LimitedServer
 from pipeline.serve.protocol import LimitedProtocol
 from pipeline.serve.request_parsing import Query
 from pipeline.serve.serializer import MAX_CHANGES, changes_json
-from pipeline.store.files.lock import make_token, remove_token
-from pipeline.store.wire import ARROW, JSON, TOKEN_HEADER, decode, pack, pack_error, stream
+from pipeline.store import make_token, remove_token
 
 _log = logging.getLogger(__name__)
 

@@ -35,7 +35,7 @@ from pipeline.serve.thread_pool import BoundedThreadPool
 from pipeline.serve.ui.context import Context
 from pipeline.serve.ui.routes import ui_routes
 from pipeline.serve.ui.sessions import Sessions
-from pipeline.store.local import LocalStore
+from pipeline.store import LocalStore
 
 _POST_THREADS: Final = 128
 _CALL_THREADS: Final = 8

@@ -31,8 +31,7 @@ from pipeline.errors import TooManyAttempts, Unauthorized
 from pipeline.serve.peers import peer_of
 from pipeline.serve.request_parsing import header_text
 from pipeline.serve.thread_pool import FairThreadPool
-from pipeline.store.catalog.accounts import verify_password
-from pipeline.store.records import Credentials
+from pipeline.store import Credentials, verify_password
 
 HEADER: Final = "X-RPC-AUTHORIZATION"
 VERIFIED_S: Final = 60.0  # how long verified credentials are trusted

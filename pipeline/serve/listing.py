@@ -16,7 +16,7 @@ from pipeline.people.types import PersonView
 from pipeline.people.views import epoch_ms
 from pipeline.serve.client_parameters import REFUSED_FILTERS
 from pipeline.serve.request_parsing import Query
-from pipeline.store.records import PersonRecord
+from pipeline.store import PersonRecord
 from pipeline.texts import MAX_TEXT, nfc, same_name
 
 PEOPLE_COUNT: Final = 1_000  # on a page of `GET /people`, unless `count` says another number

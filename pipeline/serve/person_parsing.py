@@ -12,7 +12,7 @@ from pipeline.errors import BodyInvalid, HeaderInvalid
 from pipeline.people.rules import joined_name
 from pipeline.serve.request_parsing import header_text, text_of
 from pipeline.serve.responses import json_bytes
-from pipeline.store.records import PersonChange
+from pipeline.store import PersonChange
 from pipeline.texts import MAX_TEXT, TEXT_RULE, is_text
 
 NAME: Final = "X-RPC-PERSON-NAME"

@@ -26,7 +26,7 @@ from pipeline.errors import (
 from pipeline.extraction.images.files import SNIFF_BYTES, sniff
 from pipeline.people.types import PostRequest
 from pipeline.serve.responses import sent_path
-from pipeline.store.records import PersonChange
+from pipeline.store import PersonChange
 from pipeline.texts import directory_name as checked_name
 
 DIRECTORY: Final = "X-RPC-DIRECTORY"

@@ -11,7 +11,7 @@ from pipeline.config import ServeSettings
 from pipeline.errors import UsageError
 from pipeline.people.types import FaceResult, PersonView, PostResult, SimilarPerson
 from pipeline.people.views import epoch_ms
-from pipeline.store.records import ChangesPage
+from pipeline.store import ChangesPage
 
 Json = dict[str, Any]
 

@@ -32,7 +32,7 @@ from pipeline.serve.connections import PEER_SHARE, Connections, max_connections,
 from pipeline.serve.limited_server import LimitedServer
 from pipeline.serve.protocol import LimitedProtocol
 from pipeline.serve.serializer import CLOUD
-from pipeline.store.local import LocalStore
+from pipeline.store import LocalStore
 from pipeline.types import DecodedImage
 
 _KEEP_ALIVE_S: Final = 65  # longer than clients keep theirs, so that none writes into a closing connection

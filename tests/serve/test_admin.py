@@ -27,6 +27,7 @@ from pipeline.evaluation.photos.portraits import stored_portraits
 from pipeline.extraction.extractor import BatchExtractor
 from pipeline.jobs.run import RunRequest, extract, group, run, scan
 from pipeline.jobs.store import open_store
+from pipeline.jobs.wire import TOKEN_HEADER
 from pipeline.people.types import PostRequest
 from pipeline.store import local
 from pipeline.store.catalog import files
@@ -34,7 +35,6 @@ from pipeline.store.catalog.connection import Catalog
 from pipeline.store.files import faults
 from pipeline.store.local import LocalStore
 from pipeline.store.records import KNOWN_FILES_SCHEMA
-from pipeline.store.wire import TOKEN_HEADER
 from tests.cli.report import facepipe
 from tests.forking import Forker
 from tests.integration.conftest import RecordedProgress, loaded_once, write_photos  # noqa: F401

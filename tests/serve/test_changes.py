@@ -7,9 +7,9 @@ from pathlib import Path
 import httpx
 
 from pipeline.extraction.extractor import BatchExtractor
+from pipeline.jobs.wire import TOKEN_HEADER
 from pipeline.store.files.durable import Folder
 from pipeline.store.files.lock import read_token
-from pipeline.store.wire import TOKEN_HEADER
 from tests.serve.live import LiveServer, live_server
 from tests.serve.served import serving
 

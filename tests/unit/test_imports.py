@@ -24,6 +24,7 @@ LAYERS: list[set[str]] = [
     {"cli", "library"},
 ]
 APART = {("extraction", "store")}  # though it is below
+CLOSED = ("store",)  # packages that others import as a whole: their `__init__` has all that others may use
 HEIGHT = {part: height for height, layer in enumerate(LAYERS) for part in layer}
 EXEMPT = {"__init__", "__main__"}  # the public names, and the command line's entry
 
@@ -86,10 +87,20 @@ def upward(own: str, code: str) -> list[str]:
     return [target for target in others if HEIGHT[target] >= HEIGHT[own] or (own, target) in APART]
 
 
+def deeper(own: str, code: str) -> list[str]:
+    """The modules of closed packages that `code`, a module of the part `own`, imports in place of the package."""
+    statements = [node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Import | ast.ImportFrom)]
+    modules = [str(node.module) for node in statements if isinstance(node, ast.ImportFrom)]
+    modules += [name.name for node in statements if isinstance(node, ast.Import) for name in node.names]
+    inner = tuple(f"pipeline.{part}." for part in CLOSED if part != own)
+    return [module for module in modules if module.startswith(inner)]
+
+
 @pytest.mark.parametrize("file", sorted(ROOT.rglob("*.py")), ids=lambda file: str(file.relative_to(ROOT)))
 def test_imports_run_down_the_layers(file: Path) -> None:
     if part_of(file) not in EXEMPT:
         assert not upward(part_of(file), file.read_text("utf-8"))
+        assert not deeper(part_of(file), file.read_text("utf-8"))
 
 
 def test_every_module_is_in_a_layer() -> None:
@@ -109,3 +120,10 @@ def test_every_module_is_in_a_layer() -> None:
 )
 def test_an_upward_import_is_found_however_it_is_written(own: str, code: str) -> None:
     assert upward(own, code)
+
+
+@pytest.mark.parametrize("code", ["from pipeline.store.records import Change", "import pipeline.store.local as local"])
+def test_an_import_of_a_module_of_a_closed_package_is_found(code: str) -> None:
+    assert deeper("jobs", code)
+    assert not deeper("store", code)
+    assert not deeper("jobs", "from pipeline.store import Change")

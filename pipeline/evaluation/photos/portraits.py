@@ -27,8 +27,7 @@ from pipeline.jobs.store_identity import make_identity
 from pipeline.jobs.store_settings import settings_of_store, settle_threshold
 from pipeline.matching.references import check_embeddings
 from pipeline.runtime.threads import thread_count
-from pipeline.store.files.shards import damaged_file, read_embeddings, vectors_of
-from pipeline.store.records import StoreIdentity
+from pipeline.store import StoreIdentity, damaged_file, read_embeddings, vectors_of
 from pipeline.types import QUALITIES, BoolArray, DecodedImage, FloatArray, Progress
 
 

@@ -21,10 +21,9 @@ from pipeline.jobs.cluster.connection import NAMESPACE, connected, room_for
 from pipeline.jobs.cluster.left_shards import Metadata, read_left
 from pipeline.jobs.cluster.worker import Done, Failed, Node, Order, ShardWorker, versions
 from pipeline.jobs.run_report import WorkDone
+from pipeline.jobs.wire import pack
 from pipeline.runtime.stage_times import StageTimes
-from pipeline.store.files.shard_folder import ShardFolder, ShardUnusable
-from pipeline.store.records import StoreIdentity
-from pipeline.store.wire import pack
+from pipeline.store import ShardFolder, ShardUnusable, StoreIdentity
 
 _log = logging.getLogger(__name__)
 # Shards that may lie in the shard folder or be in work, for each worker: so many more than it has at once.

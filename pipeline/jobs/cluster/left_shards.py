@@ -13,7 +13,7 @@ from pipeline.errors import ImageMissing
 from pipeline.extraction.rows import shard_schema
 from pipeline.jobs.store import Store
 from pipeline.runtime.buckets import is_address
-from pipeline.store.files.shard_folder import ShardFolder, ShardUnusable, is_left
+from pipeline.store import ShardFolder, ShardUnusable, is_left
 
 Metadata = dict[str, Any]
 

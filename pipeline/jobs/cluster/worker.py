@@ -32,12 +32,11 @@ from pipeline.extraction.images.decode import Decoder
 from pipeline.extraction.images.pixel_hash import PixelHash
 from pipeline.jobs.models import load_extractor, work_of
 from pipeline.jobs.run_report import WorkDone
+from pipeline.jobs.wire import ARROW, pack_error, unpack, unpack_error
 from pipeline.runtime.allocator import settle_allocator
 from pipeline.runtime.device import describe, finish
 from pipeline.runtime.stage_times import LOAD, WRITE, StageTimes
-from pipeline.store.files.shard_folder import ShardFolder
-from pipeline.store.records import StoreIdentity
-from pipeline.store.wire import ARROW, pack_error, unpack, unpack_error
+from pipeline.store import ShardFolder, StoreIdentity
 
 T = TypeVar("T")
 

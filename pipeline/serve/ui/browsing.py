@@ -18,8 +18,7 @@ from pipeline.serve.responses import tagged_response
 from pipeline.serve.ui.answers import face_json, people_json
 from pipeline.serve.ui.context import Context, choice_of, count_of, stamp
 from pipeline.serve.ui.people_list import SHOWS, SORTS, cursor, cursor_key
-from pipeline.store.catalog.opening import utc_now
-from pipeline.store.records import StoredFace
+from pipeline.store import StoredFace, utc_now
 
 _PEOPLE_COUNT: Final = 100
 _NUMBER: Final = re.compile(r"[0-9]{1,18}")

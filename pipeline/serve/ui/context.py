@@ -27,7 +27,7 @@ from pipeline.serve.ui.people_list import PeopleList, PeopleLists
 from pipeline.serve.ui.photos import Photos
 from pipeline.serve.ui.same_site import check_same_site
 from pipeline.serve.ui.sessions import Session, Sessions
-from pipeline.store.local import LocalStore
+from pipeline.store import LocalStore
 from pipeline.texts import DIRECTORY_RULE, directory_name
 
 COOKIE: Final = "facepipe_page"

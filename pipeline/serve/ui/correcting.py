@@ -17,8 +17,7 @@ from pipeline.jobs.people import PersonRow
 from pipeline.serve.request_parsing import MAX_MERGED, Query, checked_person_id
 from pipeline.serve.ui.answers import people_json
 from pipeline.serve.ui.context import Context, Visitor, count_of, stamp
-from pipeline.store.catalog.opening import utc_now
-from pipeline.store.records import CorrectionAnswer, PersonChange, Seen
+from pipeline.store import CorrectionAnswer, PersonChange, Seen, utc_now
 from pipeline.texts import TEXT_RULE, is_text
 
 # Kind -> how many people it is about (at least, at most), and whether it takes faces.
@@ -50,6 +49,10 @@ _TEXTS: Final = {
     "forget": "forgetting {who}",
     "regroup": "grouping all faces anew",
     "label": "following changed labels",
+    "delete": "deleting {gone}",
+    "delete_merged": "deleting {gone}",
+    "forget_photos": "forgetting photos of {who}",
+    "replace_photos": "changed photos of {who}",
     "undo": "the undo of a change of {who}",
     "redo": "a change of {who}, made again",
 }
@@ -140,7 +143,7 @@ class Correcting:
             {
                 "correction": row.correction_id,
                 "kind": row.kind,
-                "text": told(row.kind, list(row.names.values()), range(row.faces)),
+                "text": told(row.kind, list(row.names.values()), range(row.faces), row.gone),
                 "at": stamp(row.made_at),
                 "origin": row.origin,
                 "own": row.correction_id in visitor.session.own,
@@ -249,14 +252,17 @@ def _answer(answer: CorrectionAnswer) -> dict[str, Any]:
     }
 
 
-def told(kind: str, names: Sequence[str], faces: Sequence[int]) -> str:
-    """A correction in a few words; `names` are those of the people whom it shows, empty of the unnamed."""
+def told(kind: str, names: Sequence[str], faces: Sequence[int], gone: int = 0) -> str:
+    """A correction in a few words; `names` are those of the people whom it shows, empty of the unnamed. `gone`: how
+    many people were deleted, whose names are not known any more."""
     known = [f"“{name}”" for name in names[:_NAMED] if name]
     others = len(names) - len(known)
     if others or not known:
         known.append(f"{others} others" if known and others > 1 else "another" if known else _people(others))
     who = " and ".join([", ".join(known[:-1]), known[-1]] if len(known) > 1 else known)
-    return _TEXTS[kind].format(who=who, faces=f"{len(faces):,} face{'s' * (len(faces) != 1)}")
+    deleted = "1 person" if gone == 1 else f"{gone:,} people"
+    text = _TEXTS[kind] if names or kind != "forget" else "forgetting {gone}"
+    return text.format(who=who, faces=f"{len(faces):,} face{'s' * (len(faces) != 1)}", gone=deleted)
 
 
 def _people(count: int) -> str:

@@ -20,7 +20,7 @@ from typing import Any, Final, TypeAlias
 from pipeline.errors import ParameterInvalid
 from pipeline.jobs.people import People, PersonRow
 from pipeline.people.service import IdentityService, Moment
-from pipeline.store.catalog.opening import utc_now
+from pipeline.store import utc_now
 from pipeline.texts import nfc
 
 STALE_S: Final = 2.0

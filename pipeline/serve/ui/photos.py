@@ -21,7 +21,7 @@ from pipeline.extraction.images.jpeg import jpeg_file
 from pipeline.extraction.sources.folder import is_within
 from pipeline.extraction.stored_picture import cut_faces, photo_again
 from pipeline.runtime.buckets import is_address
-from pipeline.store.records import StoredFace
+from pipeline.store import StoredFace
 from pipeline.types import ByteArray, DecodedImage
 
 FACE_PX: Final = 512  # the longer side of what is shown of a face, at most

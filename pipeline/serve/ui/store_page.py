@@ -20,7 +20,7 @@ from pipeline.serve.responses import tagged_response
 from pipeline.serve.ui.answers import address
 from pipeline.serve.ui.context import Context, Visitor, count_of, stamp
 from pipeline.serve.ui.people_list import Key, cursor, cursor_key
-from pipeline.store.records import RunRow
+from pipeline.store import RunRow
 
 _RUN_COUNT: Final = 50
 _ORDER: Final = "runs"

@@ -163,7 +163,7 @@ def correction_to_undo(
 def history(catalog: Catalog, account_id: int, directory: str, before: int, count: int) -> pa.Table:
     """The directory's last `count` corrections, those below the number `before`, the last first: correction_id,
     made_at, kind, origin, undoes (the number of one), undone, can_be_undone, withdrawn (how many constraints it
-    withdrew), faces (how many it changed), person_ids."""
+    withdrew), faces (how many it changed), person_ids, gone (how many people it deleted)."""
     return catalog.read(
         """
         WITH wanted AS MATERIALIZED (SELECT correction_id FROM core.corrections
@@ -171,7 +171,7 @@ def history(catalog: Catalog, account_id: int, directory: str, before: int, coun
         SELECT correction_id, made_at, kind, origin, undoes, undone_at IS NOT NULL AS undone,
             undone_at IS NULL AND merges_only IS NULL AS can_be_undone,
             json_array_length(before, '$.facts')::BIGINT AS withdrawn, len(json_keys(after, '$.faces')) AS faces,
-            person_ids::VARCHAR[] AS person_ids
+            person_ids::VARCHAR[] AS person_ids, coalesce(len(gone), 0) AS gone
         FROM core.corrections WHERE correction_id IN (SELECT correction_id FROM wanted) ORDER BY correction_id DESC
         """,
         [directory_id(catalog, account_id, directory), before, count],

@@ -18,6 +18,8 @@ from pipeline.jobs.store import Store
 from pipeline.people import corrections, regroup
 from pipeline.people.correction_plan import FreePlan
 from pipeline.people.types import PostRequest
+from pipeline.serve.ui.correcting import told
+from pipeline.store import NEVER_UNDONE
 from pipeline.store.records import CorrectionRequest
 from tests.serve.live import LiveServer
 from tests.serve.ui.browser import PAGE, Browser
@@ -92,8 +94,15 @@ def test_forgetting_asks_first(browser: Browser) -> None:
     done = correct(browser, "forget", one, two, confirm=True)
     assert (done["correction"], sorted(done["gone"])) == (None, sorted([one, two]))
     assert ids(browser) == [three]
+    (listed,) = browser.get("corrections")["corrections"]
+    assert (listed["text"], listed["canBeUndone"]) == ("forgetting 2 people", False)
     correct(browser, "forget", one, confirm=True, status=404)
     correct(browser, "forget", one, status=404)
+
+
+def test_every_kind_of_change_has_a_text() -> None:
+    """But the deletion of a directory, which is not listed in it."""
+    assert all(told(kind, [], [], 2) for kind in NEVER_UNDONE - {"delete_directory"})
 
 
 def test_a_name_that_somebody_has(browser: Browser) -> None:

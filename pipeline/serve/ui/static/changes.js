@@ -5,7 +5,7 @@ import { useObservable } from "./observable.js";
 import { usePaged } from "./paged.js";
 import { time } from "./store.js";
 
-const BY = { user: "a user", api: "a program", label: "a label" };
+const BY = { user: "a user", api: "a program", label: "a label", run: "a run" };
 
 export function Changes({ anew }) {
   const log = usePaged("corrections", { count: 50 }, "corrections", anew);

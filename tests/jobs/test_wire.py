@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from pipeline.jobs.wire import ARROW, decode, pack, stream, unpack
 from pipeline.store.records import (
     Candidate,
     Checked,
@@ -25,7 +26,6 @@ from pipeline.store.records import (
     Problem,
     RunRow,
 )
-from pipeline.store.wire import ARROW, decode, pack, stream, unpack
 
 PACKAGE = Path(__file__).parents[2] / "pipeline"
 SQL = re.compile(r"\s*(SELECT|INSERT|UPDATE|DELETE|WITH)\s")
