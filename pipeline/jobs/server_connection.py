@@ -63,14 +63,14 @@ class ServerConnection:
         body = pack({name: value for name, value in arguments.items() if name not in ("self", "progress")})[1]
         return self._ask("POST", f"/admin/call/{quote(method.__name__)}", get_type_hints(method)["return"], body)
 
-    def _ask(self, verb: str, path: str, kind: Any, body: bytes = b"", timeout_s: float | None = None) -> Any:
+    def _ask(self, http_method: str, path: str, kind: Any, body: bytes = b"", timeout_s: float | None = None) -> Any:
         """The answer, of the type `kind`. Of a stream each batch is received when it is read."""
         # A connection for each call: the server closes one that is idle while images are extracted.
         connection = http.client.HTTPConnection(urlsplit(self._url).netloc, timeout=timeout_s or _START_TIMEOUT_S)
         try:
             connection.connect()
             connection.sock.settimeout(timeout_s)
-            connection.request(verb, path, body, {TOKEN_HEADER: self._token, "Content-Type": JSON})
+            connection.request(http_method, path, body, {TOKEN_HEADER: self._token, "Content-Type": JSON})
             response = connection.getresponse()
             if response.status < http.client.BAD_REQUEST and kind is pa.RecordBatchReader:
                 return self._batches(connection, response)
