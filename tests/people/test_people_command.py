@@ -162,12 +162,12 @@ def test_undo_says_which_correction_it_takes_back_and_asks(store: Path) -> None:
     )
     done = facepipe("people", "undo", "--store", store, stdin="y\n")
     assert done.exit_code == 0
-    assert "undone: hide (correction 3, " in done.stdout
-    assert "`people undo 5` makes it again\n" in done.stdout
+    assert "undone: hide (correction 4, " in done.stdout
+    assert "`people undo 6` makes it again\n" in done.stdout
     assert ask(store, "undo", "--yes", exit_code=61)["error"] == "correction-impossible"
-    assert ask(store, "undo", "5")["kind"] == "undo"
+    assert ask(store, "undo", "6")["kind"] == "undo"
     assert ask(store, "show", one)["hidden"]
-    assert ask(store, "undo", "--yes")["correction_id"] == 3
+    assert ask(store, "undo", "--yes")["correction_id"] == 4
 
 
 @pytest.mark.usefixtures("served")
