@@ -100,6 +100,10 @@ class Changes:
         """Whom it changes."""
         return {*self.inserted, *self.updated, *self.seen}
 
+    def pictures(self, post: Post) -> dict[str, Picture]:
+        """Of the new references, by person."""
+        return {str(s.person_id): _picture(post, s) for s in self.references}
+
     def change(self, directory: Directory, post: Post, ids: tuple[int, int]) -> Change:
         """`ids`: the reserved media id of the image, and the first of its faces' ids."""
         media_id, first_face_id = ids
@@ -121,7 +125,7 @@ class Changes:
             seqs={person_id: record.seq for person_id, record in known.items()},
             photo=PostedPhoto(media_id, post.image, [_posted(n, s) for n, s in faces.items()]) if faces else None,
             replaced=[str(s.person_id) for s in self.references if s.person_id not in self.inserted],
-            pictures={str(s.person_id): _picture(post, s) for s in self.references},
+            pictures=self.pictures(post),
             vectors={face_id: s.vector for face_id, s in faces.items()},
             new_faces=faces.keys(),
         )
@@ -147,13 +151,6 @@ class ChangeRules:
         if post.request.merge_with is not None:
             self._merge(directory, post.request.merge_with, decided, changes)
         return changes
-
-    def new_pictures(self, directory: Directory, post: Post, decided: DecidedPost) -> list[Picture]:
-        """Of the faces that become references if nothing is committed meanwhile."""
-        new = [sighting for sighting in decided.sightings if sighting.outcome == "inserted"]
-        updating = self._updating(post, decided, self._conflicts(directory, post, decided))
-        new += [sighting for sighting in updating if _replaces(post, decided, sighting, utc_now())]
-        return [_picture(post, sighting) for sighting in new]
 
     def _conflicts(self, directory: Directory, post: Post, decided: DecidedPost) -> dict[int, Conflict]:
         """The faces that are not of the named person; else those that the headers call somebody else."""

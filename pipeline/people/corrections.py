@@ -175,8 +175,8 @@ class Corrections:
                 return self._commit(decided())
             return commit_decided(
                 decided,
-                lambda _: self._directories.writing(directory),
-                lambda found, _: self._commit(found),
+                lambda: self._directories.writing(directory),
+                self._commit,
                 free_tries=_FREE_TRIES,
                 urgent=self._urgent,
             )

@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
+from itertools import count
 from typing import Protocol, TypeVar
 
 import numpy as np
@@ -204,40 +205,34 @@ class Decided(Protocol):
 
 
 D = TypeVar("D", bound=Decided)
-L = TypeVar("L")
 R = TypeVar("R")
 
 
 def commit_decided(
     decide: Callable[[], D],
-    lock: Callable[[D], AbstractContextManager[L]],
-    commit: Callable[[D, L], R | None],
+    writing: Callable[[], AbstractContextManager[None]],
+    commit: Callable[[D], R],
     *,
-    free_tries: int = 1,
+    free_tries: int,
     urgent: Executor | None = None,
 ) -> R:
     """Decides without the lock and commits under it, unless the decision is outdated; returns what `commit` returns.
 
     An outdated decision is made again without the lock, and after `free_tries` under it, or frequent writers could keep
-    it out for ever. `commit` returns None if it released the lock meanwhile: then the decision is checked again.
-    `urgent` does the work under the lock, which others wait for; None: the caller's thread does it.
+    it out for ever. `urgent` does the work under the lock, which others wait for; None: the caller's thread does it.
     """
 
     def commit_current(decided: D, last_try: bool) -> R | None:
-        with lock(decided) as guard:
-            while True:
-                if decided.is_outdated():
-                    if not last_try:
-                        return None
-                    decided = decide()
-                result = commit(decided, guard)
-                if result is not None:
-                    return result
+        with writing():
+            if decided.is_outdated():
+                if not last_try:
+                    return None
+                decided = decide()
+            return commit(decided)
 
-    tries = 0
-    while True:
-        tries += 1
+    for tries in count(1):
         work = partial(commit_current, decide(), tries >= free_tries)
         result = work() if urgent is None else urgent.submit(work).result()
         if result is not None:
             return result
+    raise AssertionError  # `count` does not end

@@ -5,15 +5,14 @@ from __future__ import annotations
 import hashlib
 import threading
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
 import numpy as np
 
 from pipeline.config import MatchSettings, Settings
-from pipeline.errors import PersonUnknown
+from pipeline.errors import PersonUnknown, RequestError
 from pipeline.extraction.images.decode import Decoder, OpenedImage
 from pipeline.extraction.images.pixel_hash import PixelHash
 from pipeline.extraction.rows import ExtractedFace, faces_of_table
@@ -25,7 +24,6 @@ from pipeline.people.changes import ChangeRules, Changes, DecidedPost, Post
 from pipeline.people.decide import (
     Decision,
     Sighting,
-    commit_decided,
     decide_faces,
     decide_person,
     failed_measures,
@@ -121,31 +119,32 @@ class Poster:
         return replace(self._match, **{key: value for key, value in asked.items() if value is not None})
 
     def _answer(self, directory: Directory, post: Post) -> tuple[list[FaceResult], bool]:
-        """The answer for each face, and whether the account changed."""
+        """The answer for each face, and whether the account changed. It is decided, and its pictures are written,
+        without the lock; again under the lock if something was committed meanwhile."""
+        view = directory.view()
+        decided = self._decide(directory, post)
         if not (post.request.insert or post.request.update):
-            return _results(self._decide(directory, post), {}), False
-
-        @contextmanager
-        def lock(decided: DecidedPost) -> Iterator[tuple[SharedLock, dict[str, Row]]]:
-            pictures = self._rules.new_pictures(directory, post, decided)
-            with (
-                self._client.images_ahead(directory.account_id, pictures) as ahead,
-                self._directories.posting(directory) as shared,
-            ):
-                yield shared, ahead
-
-        def commit(
-            decided: DecidedPost, guard: tuple[SharedLock, dict[str, Row]]
-        ) -> tuple[list[FaceResult], bool] | None:
-            shared, ahead = guard
+            return _results(decided, {}), False
+        try:
             changes = self._rules.changes(directory, post, decided)
+        except RequestError:  # the directory may be possibly inconsistent
+            changes = None
+        pictures = changes.pictures(post) if changes is not None else {}
+        with (
+            self._client.images_ahead(directory.account_id, list(pictures.values())) as ahead,
+            self._directories.posting(directory) as lock,
+        ):
+            while True:
+                if changes is None or directory.view() is not view:
+                    view = directory.view()
+                    if decided.is_outdated():
+                        decided = self._decide(directory, post)
+                    changes = self._rules.changes(directory, post, decided)
+                if not changes.person_ids or lock.register(self._footprint(post, decided, changes)):
+                    break
             if changes.person_ids:
-                if not shared.register(self._footprint(post, decided, changes)):
-                    return None
-                self._commit(shared, directory, post, changes, ahead)
+                self._commit(lock, directory, post, changes, ahead)
             return _results(decided, changes.conflicts), changes.account_updated
-
-        return commit_decided(lambda: self._decide(directory, post), lock, commit)
 
     def _decide(self, directory: Directory, post: Post) -> DecidedPost:
         """Raises PersonUnknown."""

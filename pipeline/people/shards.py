@@ -137,8 +137,8 @@ class Enroller:
             ready = _Shard(shard, rows, directories, media_id, face_id, folder)
             committed = commit_decided(
                 lambda: self._prepare(ready),
-                lambda _: self._directories.writing(*directories.values()),
-                lambda prepared, _: self._commit(prepared),
+                lambda: self._directories.writing(*directories.values()),
+                self._commit,
                 free_tries=_FREE_TRIES,
                 urgent=self._urgent,
             )
