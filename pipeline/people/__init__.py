@@ -1,10 +1,10 @@
 """People: the persons of each directory in memory, and everything that recognises, inserts and changes them.
 
-A shard of a run (`shards`, `duplicate_faces`) and a posted image (`posts`, `batcher`) become sightings of faces, which
-`decide` decides on a view of their `directory` and commits under its lock (`locks`). `changed_photos` says what the
-earlier faces of a changed photo leave to the later ones, `same_faces` which are the same. `selection` says which faces
-a post is about, `changes` what it changes. `merging` says which records a merge joins, `rules` what every change of
-people is asked, `views` how answers show persons, in the `types` that the server turns into JSON. `review` finds pairs
-of people who may be one. `service` is the front: all that the server calls; `background` does what a server does beside
-its requests.
+A shard of a run (`shards`, `duplicate_faces`) and a posted image (`posts`, `batcher`) become detected faces. `decide`
+decides them on a view of their `directory`; `selection` says which faces a post is about, `changes` what it changes.
+`corrections` decides what users, requests and labels ask for, and `undo`, `regroup` and `labels` its large kinds. All
+of them build a `Change` (`store`), which is committed and applied under the directory's lock (`locks`). `rules` and
+`merging` are asked by all. `changed_photos` and `same_faces` move what is known of a changed photo's faces to the new
+ones. `views` says how answers show persons, in the `types` that the server turns into JSON; `review` finds pairs of
+people who may be one. `service` is what the server calls; `background` works beside its requests.
 """
