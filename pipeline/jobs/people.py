@@ -10,6 +10,7 @@ import csv
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import cached_property
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -72,7 +73,7 @@ class People:
         self._directory = directory
         self._account = account
 
-    @property
+    @cached_property
     def _account_id(self) -> int:
         return find_account(self._store, self._account)[1]
 

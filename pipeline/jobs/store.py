@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar, c
 import pyarrow as pa
 
 from pipeline.config import Settings
-from pipeline.errors import CleanUpLeft, StoreError, StoreLocked, StoreMismatch, StoreUnwritable
+from pipeline.errors import CleanUpLeft, StoreError, StoreLocked, StoreMismatch, StoreUnwritable, UsageError
 from pipeline.jobs import page_data
 from pipeline.jobs.page_data import Mentioned, PageData
 from pipeline.jobs.run_report import RunTotals, run_totals
@@ -42,7 +42,6 @@ from pipeline.store import (
     SourceSummary,
     StoreIdentity,
     accounts,
-    changes,
     cleaning_up,
     corrections,
     handed_over,
@@ -323,7 +322,7 @@ class Store(RunFiles):
     @verb
     def changes(self, since: int, account_id: int | None, limit: int) -> ChangesPage:
         """The changes of people after a commit, of one account or of all. Raises ChangesUnknown."""
-        return self.local.ask(changes.changes, since, account_id, limit)
+        return self.local.changes(since, account_id, limit)
 
     @verb
     def correct(self, request: CorrectionRequest) -> CorrectionAnswer:
@@ -354,6 +353,8 @@ class Store(RunFiles):
             return self.local.ask(media.central_faces, paths or [])
         if what == "records":
             return self.local.ask(media.photo_records)
+        if what not in _PHOTOS:
+            raise UsageError(message=f"There is no table of photos {what!r}.")
         return self.local.ask(_PHOTOS[what], account_id, directory)
 
     @verb

@@ -127,7 +127,6 @@ class Changes:
             replaced=[str(s.person_id) for s in self.references if s.person_id not in self.inserted],
             pictures=self.pictures(post),
             vectors={face_id: s.vector for face_id, s in faces.items()},
-            new_faces=faces.keys(),
         )
 
 

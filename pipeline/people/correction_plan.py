@@ -109,7 +109,8 @@ class Plan:
     def vectors(self, face_ids: Sequence[int]) -> dict[int, FaceVector]:
         """Of these faces."""
         known = {face_id: self._vectors[face_id] for face_id in face_ids if face_id in self._vectors}
-        return self._client.face_vectors(sorted(set(face_ids) - known.keys())) | known
+        missing = sorted(set(face_ids) - known.keys())
+        return known | (self._client.face_vectors(missing) if missing else {})
 
     def guid(self, face_id: int) -> str:
         """Of the picture of a face that is to be a reference."""

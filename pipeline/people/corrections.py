@@ -55,6 +55,7 @@ _REMEMBERED: Final = {
     **dict.fromkeys(("delete", "delete_merged"), forgotten.PHOTOS),
     "forget": forgotten.PHOTOS | {forgotten.FACE},
 }
+_OF_SOMEBODY: Final = frozenset({"delete", "delete_merged", "forget", "split"})
 _NAMES: Final = frozenset({"name", "first_name", "last_name", "external_id"})
 _FIELDS: Final = tuple(field.name for field in fields(PersonChange) if field.name != "joined")  # columns of a person
 # Times one of them is decided without the directory's lock before that is done under it.
@@ -131,7 +132,7 @@ class Corrections:
         if request.seen is None:
             return
         at, person_ids, own = request.seen.at, request.seen.person_ids, request.seen.own
-        changes = self._client.changes_since(request.account_id, request.directory, at, person_ids, own)
+        changes = self._client.corrected_since(request.account_id, request.directory, at, person_ids, own)
         if changes:
             what = ", ".join(f"{change.kind.replace('_', '-')}{' (taken back)' * change.undone}" for change in changes)
             raise ChangedSince(
@@ -302,6 +303,8 @@ def _answer(plan: Plan, kind: str, before: Rows, after: Rows) -> CorrectionAnswe
 def _decide(plan: Plan, request: CorrectionRequest, pictures: Pictures) -> None:
     """Collects what a correction of this kind changes. Raises RequestErrors."""
     persons = [plan.record(person_id) for person_id in dict.fromkeys(request.person_ids)]
+    if not persons and request.kind in _OF_SOMEBODY:
+        raise CorrectionImpossible(detail="It names nobody.")
     change, changing = request.change, persons
     match request.kind:
         case "name" | "update":
@@ -310,7 +313,7 @@ def _decide(plan: Plan, request: CorrectionRequest, pictures: Pictures) -> None:
             change = replace(change, ignored=request.kind == "hide")
         case "merge":
             _merge(plan, persons, request)
-            changing = [merging.root_of_merge(plan.directory, request.person_ids)]
+            changing = [] if change == NO_CHANGE else [merging.root_of_merge(plan.directory, request.person_ids)]
         case "unmerge":
             _unmerge(plan, request)
         case "not_same":
@@ -323,11 +326,10 @@ def _decide(plan: Plan, request: CorrectionRequest, pictures: Pictures) -> None:
             for child, parent_id in merging.orphaned(plan.directory, persons[0]).items():
                 plan.change(plan.record(child), parent_id=parent_id)
             plan.delete([persons[0].person_id])
-        case "delete_merged":
+        case "delete_merged" | "forget":
             plan.delete([member for members in _sets(plan, persons).values() for member in sorted(members)])
-        case "forget":
-            plan.delete([member for members in _sets(plan, persons).values() for member in sorted(members)])
-            plan.gone_faces = {face.face_id for face in plan.faces(person_ids=plan.deleted)}
+            if request.kind == "forget":
+                plan.gone_faces = {face.face_id for face in plan.faces(person_ids=plan.deleted)}
         case "forget_photos":
             faces = plan.forget_photos(request.media_ids)
             plan.settle([face.person_id for face in faces if face.person_id is not None], pictures.pick)

@@ -159,7 +159,7 @@ class Directory:
 
     def apply(self, change: Change, committed: Committed) -> None:
         """Brings the directory to its state after a committed change. The caller has the lock."""
-        after, gone = change.after, change.gone
+        after, gone = change.after, dict.fromkeys(change.gone)
         with self._maps:
             records = self._changed_records(change, committed)
             chosen = {p: change.vectors[face] for p, face in after.references.items() if face is not None}

@@ -43,7 +43,6 @@ from pipeline.store import (
     LocalStore,
     PersonChange,
     PersonRecord,
-    changes,
 )
 
 
@@ -202,7 +201,7 @@ class IdentityService:
 
     def changes(self, account_id: int | None, since: int, limit: int) -> ChangesPage:
         """The changes of an account, or of all, since a commit. Raises ChangesUnknown."""
-        return self._client.ask(changes.changes, since, account_id, limit)
+        return self._client.changes(since, account_id, limit)
 
     # Changing
 

@@ -181,7 +181,7 @@ class Enroller:
             for name, directory in shard.directories.items()
         ]
         changes = [change for change in changes if change.persons or change.leaving]
-        changes.sort(key=lambda change: min(change.new_faces, default=shard.face_id))  # directories by their first face
+        changes.sort(key=lambda change: min(change.vectors, default=shard.face_id))  # directories by their first face
         media = [_media_row(row, media_id) for media_id, row in enumerate(rows, shard.media_id)]
         faces = [_face_row(s, face_id, shard.media_id + s.photo) for face_id, s in numbered]
         files = self._client.prepare_shard(
@@ -314,7 +314,6 @@ class Enroller:
             seqs={**change.seqs, **{p: record.seq for p, record in known.items() if record is not None}},
             pictures={**change.pictures, **pictures},
             vectors={**change.vectors, **{face_id: s.vector for face_id, s in new.items()}},
-            new_faces=new.keys(),
         )
 
     def _pictures(self, shard: _Shard, inserted: Sequence[Sighting]) -> list[tuple[str, bytes, str]]:

@@ -88,7 +88,7 @@ class CatalogThread:
         return answer
 
     def read(self, sql: str, params: Sequence[object] = ()) -> pa.Table:
-        """The rows that an SQL query answers. For this package and its tests: others call operations."""
+        """The rows that an SQL query answers. For this package and its tests."""
         return self.submit(lambda catalog: catalog.read(sql, params))
 
     def _work(self, work: Callable[[Catalog], T], answer: Future[T]) -> None:

@@ -14,6 +14,7 @@ from pipeline.errors import MasterKeyWrong, ObjectUnknown, StoreDamaged, StoreEr
 from pipeline.store import cleanup
 from pipeline.store.catalog import (
     accounts,
+    changes,
     corrections,
     directories,
     files,
@@ -172,7 +173,8 @@ class LocalStore(CatalogThread, RunFiles):
     # People and corrections
 
     best_faces = _on_catalog(people.best_faces)
-    changes_since = _on_catalog(corrections.changes_since)
+    corrected_since = _on_catalog(corrections.corrected_since)
+    changes = _on_catalog(changes.changes)
     correction_to_undo = _on_catalog(corrections.correction_to_undo)
     counts_of = _on_catalog(people.counts_of)
     faces_page = _on_catalog(people.faces_page)
@@ -345,7 +347,8 @@ class LocalStore(CatalogThread, RunFiles):
         """The rows of images, those `ahead` taken from there, and the others written."""
         rows = {guid: ahead.pop(guid) for guid, _, _ in images if ahead and guid in ahead}
         unwritten = [image for image in images if image[0] not in rows]
-        rows |= commit.write_pictures(self.folder, unwritten, self.image_key(account_id))
+        if unwritten:
+            rows |= commit.write_pictures(self.folder, unwritten, self.image_key(account_id))
         return [rows[guid] for guid, _, _ in images]
 
 

@@ -484,7 +484,6 @@ class Change:
     replaced: Sequence[str] = ()  # persons whose reference is deleted for good, because `photo` has another
     pictures: Mapping[str, Picture] = field(default_factory=dict)  # by person, of new references that have one
     vectors: Mapping[int, FaceVector] = field(default_factory=dict)  # of new references, by face id
-    new_faces: Set[int] = frozenset()  # those of them that are stored with the change
     admitted: Mapping[int, FloatArray] = field(default_factory=dict)  # vectors of faces that were rejected, by face id
     undoes: int | None = None  # of the kinds undo and redo: the correction that is undone or redone
     deleted: Sequence[str] = ()  # persons that are deleted with all their faces
@@ -510,7 +509,7 @@ class Change:
 
     @property
     def can_be_undone(self) -> bool:
-        return self.is_logged and not (self.deleted or self.leaving)
+        return self.is_logged and self.kind not in NEVER_UNDONE
 
     @property
     def is_of_faces(self) -> bool:
@@ -580,7 +579,7 @@ class Seen:
 
 
 @dataclass(frozen=True)
-class ChangeSince:
+class CorrectedSince:
     """A correction that was made or taken back meanwhile."""
 
     correction_id: int
@@ -637,8 +636,8 @@ class CorrectionRequest:
 
     account_id: int
     directory: str
-    # name, update, hide, unhide, merge, unmerge, split, move, not_same, forget, forget_photos, regroup, label, undo (of
-    # an undo: it is logged as a redo).
+    # name, update, hide, unhide, merge, unmerge, split, move, not_same, delete (a record), delete_merged (all that are
+    # merged with it), forget, forget_photos, regroup, label, undo (of an undo: it is logged as a redo).
     kind: str
     person_ids: Sequence[str] = ()  # of a move: the person, or none
     face_ids: Sequence[int] = ()

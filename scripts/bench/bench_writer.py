@@ -217,8 +217,9 @@ class Owners:
         """How many persons are new."""
         assert set(commit.faces["outcome"].to_pylist()) <= {"inserted", "matched"}
         self.person_ids += commit.faces["person_id"].to_pylist()
-        self.new += commit.persons.num_rows
-        return commit.persons.num_rows
+        made = sum(person is None for change in commit.changes for person in change.before.persons.values())
+        self.new += made
+        return made
 
     def check(self, faces: Sequence[Shown]) -> None:
         """Known persons are those planted, and each new one has an identity of their own."""

@@ -71,7 +71,8 @@ def test_the_examples_in_the_docstrings_hold(name: str, folder: Path, monkeypatc
 
 def test_every_public_name_has_an_example() -> None:
     methods = {
-        f"OpenStore.{name}" for name in ("run", "report", "recognise", "people", "faces", "photos", "embeddings")
+        f"OpenStore.{name}"
+        for name in ("run", "report", "recognise", "people", "changes", "faces", "photos", "embeddings")
     }
     assert examples().keys() == {*pipeline.__all__, *methods} - {"OpenStore"}
     for name in pipeline.__all__:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,9 @@ from pipeline.people.types import PostRequest
 from pipeline.store.local import LocalStore
 from pipeline.store.records import ChangeEntry, PersonChange
 from tests.people.correcting import People
-from tests.store.store_samples import execute, of_version
+from tests.store.store_samples import Asked, commit, of_version, persons_of
+
+GUS = "eb1167b3-67a9-4378-bc65-c1e582e2e662"  # a person of the store of version 6
 
 
 def since(people: People, number: int) -> list[ChangeEntry]:
@@ -110,6 +113,21 @@ def test_entries_stay_when_others_are_forgotten(people: People) -> None:
     ]
 
 
+def test_a_change_of_several_is_told_of_those_who_stay(people: People) -> None:
+    start = now(people)
+    people.correct("hide", people.one, people.two)
+    people.service.merge(people.account, "main", [people.one, people.three], PersonChange(name="Ann"))
+    people.correct("forget", people.two)
+    people.service.delete_person(people.account, "main", people.three)
+    assert told(since(people, start)) == [
+        ("hide", "user", {people.one}, set()),
+        ("merge", "api", {people.one}, set()),
+        ("forget", "user", set(), {people.two}),
+        ("delete", "api", set(), {people.three}),
+    ]
+    assert "Ann" not in str(people.client.read("SELECT before, after FROM core.corrections").to_pylist())
+
+
 def test_a_page_ends_with_a_commit(people: People) -> None:
     everything = people.client.changes(0)
     (first, *_), numbers = everything.entries, {entry.commit for entry in everything.entries}
@@ -192,12 +210,24 @@ def test_a_store_of_version_6_begins_at_its_upgrade(tmp_path: Path) -> None:
         assert store.check().report.problems == []
         with pytest.raises(ChangesUnknown) as refused:
             store.changes(0)
-        page = store.changes(int(str(refused.value.fields["start"])))
-        assert len({entry.commit for entry in page.entries}) == 1
-        assert sum(entry.kind == "insert" for entry in page.entries) == 8
-        assert [entry.kind for entry in page.entries][-3:] == ["undo", "undo", "redo"]
-        positions = [entry.position for entry in page.entries]
-        assert len(set(positions)) == len(positions)
-        before = page.next
-        execute(store, "SELECT 1")
-        assert store.changes(before).entries == []
+        start = int(str(refused.value.fields["start"]))
+        assert store.changes(start).entries == []
+        commit(store, Asked(1, "main", deleted=[GUS]))
+        assert [(entry.kind, entry.gone) for entry in store.changes(start).entries] == [("delete", [GUS])]
+        positions = store.read("SELECT position FROM core.corrections")["position"].to_pylist()
+        assert len(set(positions)) == len(positions) == 10
+
+
+def test_a_repair_that_lost_commits_lets_readers_begin_again(tmp_path: Path) -> None:
+    path = of_version(6, tmp_path)
+    with LocalStore.open(path, command="test") as store:
+        commit(store, Asked(1, "main", deleted=[GUS]))
+        known = store.changes(store.read("SELECT changes_from FROM core.store")["changes_from"][0].as_py()).next
+        copy = tmp_path / "killed"
+        shutil.copytree(path, copy)
+    (copy / "catalog-0001.duckdb.wal").unlink()
+    with LocalStore.open(copy, command="test", repair=True) as store:
+        assert GUS in persons_of(store, 1, "main")
+        with pytest.raises(ChangesUnknown) as refused:
+            store.changes(known)
+        assert store.changes(int(str(refused.value.fields["start"]))).entries == []

@@ -217,8 +217,10 @@ class TestRequests:
         people.correct("merge", people.two, people.three, people.one)
         people.correct("undo")
         people.service.delete_person(people.account, "main", people.one)
-        (deletion,) = log(people)
-        assert deletion["kind"] == "delete"
+        *others, deletion = log(people)
+        assert [each["kind"] for each in (*others, deletion)] == ["merge", "undo", "delete"]
+        shown = people.client.read("SELECT * EXCLUDE (gone) FROM core.corrections").to_pylist()
+        assert people.one not in str(shown)
         assert "Ann" not in str(people.client.read("SELECT * FROM core.corrections").to_pylist())
         with pytest.raises(CorrectionImpossible, match="can't be undone"):
             people.correct("undo", correction_id=deletion["correction_id"])

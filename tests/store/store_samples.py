@@ -151,7 +151,6 @@ def shard_commit(
         seqs={record.person_id: record.seq for record in earlier},
         pictures=pictures,
         vectors=vectors,
-        new_faces=vectors.keys(),
     )
     return ShardCommit(
         run_id=run.run_id,
@@ -262,7 +261,6 @@ class Asked:
             replaced=[face.person_id for face in self.references if face.person_id not in new],
             pictures={face.person_id: (face.image_guid, face.image, "image/jpeg") for face in self.references},
             vectors={n: FaceVector(face.embedding, hashes, (10, 20, 60, 80)) for n, face in faces.items()},
-            new_faces=faces.keys(),
             deleted=self.deleted,
             remembered=(PHOTOS | ({FACE} if self.forget else set())) if self.deleted else frozenset(),
         )
@@ -397,7 +395,8 @@ def finish(client: LocalStore, run: RunRow) -> None:
 def of_version(version: int, folder: Path) -> Path:
     """A store with tables of an older version: an account, and a run of two photos with a person each; from
     version 2 on also A and B, who were posted. A has tags and a flag, and from version 3 on a first name and metadata.
-    B is merged with A, and had the reference replaced. Version 5 is another store: it has corrections, one undone."""
+    B is merged with A, and had the reference replaced. Versions 5 and 6 are another
+    store: it has corrections, one undone; in version 6 an undo and a redo are corrections."""
     with tarfile.open(Path(__file__).parent / "data" / f"store-v{version}.tar.gz") as archive:
         archive.extraction_filter = getattr(tarfile, "data_filter", None)  # since Python 3.11.4
         archive.extractall(folder / f"version-{version}")

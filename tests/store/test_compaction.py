@@ -160,7 +160,7 @@ def test_small_shards_are_merged_without_removed_faces(
     monkeypatch.setattr(compaction, "_SMALL_SHARDS", 2)
     vectors = post(client, account, 2)
     client.fold()
-    client.commit_directory(insertion(account, "main", 2, "P2"))
+    commit(client, insertion(account, "main", 2, "P2"))
     doomed = [client.references(account, "main").persons[0].person_id]
 
     def hook(point: str) -> None:

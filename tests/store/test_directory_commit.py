@@ -267,7 +267,6 @@ NOBODY = "00000000-0000-0000-0000-000000000000"
 WRONG: dict[str, tuple[Callable[[Asked], Asked], str]] = {
     "changed and deleted": (lambda c: replace(c, deleted=[A.person_id]), "changed and deleted"),
     "no reference": (lambda c: replace(c, inserted=[A, B]), "has no reference"),
-    "no image": (lambda c: replace(c, image=None), "not those of its photo"),
     "size": (
         lambda c: replace(c, references=[replace(c.references[0], embedding=unit_vectors(1, 0, 9)[0])]),
         "8 numbers",

@@ -27,13 +27,31 @@ _ENTRIES: Final = """
     SELECT c.commit_number, c.position, c.kind, c.origin, c.made_at, c.account_id, d.name, c.person_ids, c.gone,
         c.undoes
     FROM core.corrections c LEFT JOIN core.directories d ON d.directory_id = c.directory_id
-    WHERE c.commit_number > $1
+    WHERE c.commit_number > $1 AND (len(c.person_ids) > 0 OR c.gone IS NOT NULL)
 """
+
+
+COUNTED: Final = ("persons", "reference_faces", "corrections")  # tables whose rows have the number of their commit
+
+
+def begin_again(catalog: Catalog) -> None:
+    """Inside a transaction: what is in the store is known to readers from now on, and only what comes later is told."""
+    for table in COUNTED:
+        catalog.execute(f"UPDATE core.{table} SET commit_number = ?", [catalog.commit_number])
+    catalog.execute(
+        "UPDATE core.corrections SET position = correction_id + (SELECT next_person_seq - 1 FROM core.store)"
+        " WHERE position IS NULL"
+    )
+    catalog.execute(
+        "UPDATE core.store SET next_person_seq = next_person_seq + next_correction_id - 1, changes_from = ?",
+        [catalog.commit_number],
+    )
 
 
 def changes(catalog: Catalog, since: int, account_id: int | None = None, limit: int = 1000) -> ChangesPage:
     """The entries of the commits after `since`, of one account or of all, in their order: about `limit` of them, for a
     commit is never cut. Raises ChangesUnknown if the store does not know all of them."""
+    limit = max(limit, 1)
     start, last = catalog.rows("SELECT changes_from, (SELECT max(number) FROM core.commits) FROM core.store")[0]
     if not start <= since <= last:
         raise ChangesUnknown(since=since, start=start)
@@ -62,4 +80,6 @@ def changes(catalog: Catalog, since: int, account_id: int | None = None, limit: 
 def _entry(commit: int, position: int, kind: str, origin: str | None, at: Any, *row: Any) -> ChangeEntry:
     account, directory, persons, gone, *undoes = row
     undone = (undoes[0], undoes[1]) if undoes[0] is not None else None
-    return ChangeEntry(commit, position, kind, origin, at, account, directory, persons, gone or [], undone)
+    gone = gone or []
+    others = [person_id for person_id in persons if person_id not in set(gone)]
+    return ChangeEntry(commit, position, kind, origin, at, account, directory, others, gone, undone)

@@ -13,7 +13,7 @@ import pyarrow as pa
 from pipeline.store.catalog.connection import Catalog
 from pipeline.store.catalog.directories import directory_id
 from pipeline.store.catalog.references import face_vectors
-from pipeline.store.records import Change, ChangeSince, Correction, FaceToRegroup, FaceVector, Fact, Rows, StoredFace
+from pipeline.store.records import Change, CorrectedSince, Correction, FaceToRegroup, FaceVector, Fact, Rows, StoredFace
 from pipeline.types import QUALITIES
 
 _TIMES = ("last_occurrence_at", "added_at", "modified_at")  # of a person
@@ -178,9 +178,9 @@ def history(catalog: Catalog, account_id: int, directory: str, before: int, coun
     )
 
 
-def changes_since(
+def corrected_since(
     catalog: Catalog, account_id: int, directory: str, since: datetime, person_ids: Sequence[str], own: Sequence[int]
-) -> list[ChangeSince]:
+) -> list[CorrectedSince]:
     """What was corrected about these persons after a moment, or taken back, the oldest first; but for `own`."""
     rows = catalog.rows(
         """
@@ -192,7 +192,7 @@ def changes_since(
         """,
         [directory_id(catalog, account_id, directory), since, list(person_ids), list(own)],
     )
-    return [ChangeSince(*row) for row in rows]
+    return [CorrectedSince(*row) for row in rows]
 
 
 def last_merges(catalog: Catalog, account_id: int, directory: str) -> dict[str, tuple[str, str | None, str | None]]:
@@ -233,7 +233,10 @@ def keep(
         catalog.execute(f"{sql} undoes = ? AND undone_at IS NULL", [now, undoes])
         catalog.execute(f"{sql} correction_id = ?", [now if change.kind == "undo" else None, undoes])
     before, after = change.logged
-    shown = change.before.person_ids | change.after.person_ids
+    shown = before.person_ids | after.person_ids
+    if not change.can_be_undone:
+        new = {person_id for person_id, old in change.before.persons.items() if old is None}
+        shown = (change.before.person_ids | change.after.person_ids) - {*change.gone, *new}
     row = {
         "correction_id": number,
         "account_id": change.account_id,
@@ -243,7 +246,7 @@ def keep(
         "made_at": now,
         "before": to_json(before),
         "after": to_json(after, facts if change.can_be_undone else ()),
-        "person_ids": sorted(before.person_ids | after.person_ids if change.can_be_undone else shown - {*change.gone}),
+        "person_ids": sorted(shown),
         "merges_only": None if change.can_be_undone else True,
         "undoes": undoes,
         "commit_number": catalog.commit_number,

@@ -19,6 +19,7 @@ import duckdb
 
 from pipeline.errors import StoreDamaged, StoreMissing, StoreTooNew, StoreUnwritable
 from pipeline.store import schema
+from pipeline.store.catalog import changes
 from pipeline.store.catalog.connection import Catalog, check_cure, log_of, require_all_commits
 from pipeline.store.files.commit_count import COMMITS_NAME
 from pipeline.store.files.durable import QUARANTINE, TEMPORARY, Folder, disk_errors
@@ -42,21 +43,6 @@ def _label_files(catalog: Catalog) -> None:
     media = catalog.read("SELECT media_id, name, external_id FROM core.media JOIN core.files USING (media_id)")
     with catalog.tables(labels=labels_of_media(catalog.one("SELECT fact_key FROM core.store"), media)):
         catalog.execute("UPDATE core.files f SET label = l.label FROM labels l WHERE f.media_id = l.media_id")
-
-
-_COUNTED: Final = ("persons", "reference_faces", "corrections")  # tables whose rows have the number of their commit
-
-
-def _count_from_now(catalog: Catalog) -> None:
-    for table in _COUNTED:
-        catalog.execute(f"UPDATE core.{table} SET commit_number = ?", [catalog.commit_number])
-    catalog.execute(
-        "UPDATE core.corrections SET position = correction_id + (SELECT next_person_seq - 1 FROM core.store)"
-    )
-    catalog.execute(
-        "UPDATE core.store SET next_person_seq = next_person_seq + next_correction_id - 1, changes_from = ?",
-        [catalog.commit_number - 1],
-    )
 
 
 # Upgrades: version -> the statements and steps that make the next one of it, in one transaction.
@@ -103,14 +89,13 @@ _UPGRADES: Final[dict[int, tuple[str | Callable[[Catalog], None], ...]]] = {
     ),
     # 6: an undo is a correction of its own, which names the one that it undoes.
     5: ("ALTER TABLE core.corrections ADD COLUMN IF NOT EXISTS undoes BIGINT",),
-    # 7: persons, references and corrections say which transaction brought them, for readers of changes. What is older
-    # counts as brought by the upgrade.
+    # 7: persons, references and corrections say which transaction brought them, for readers of changes.
     6: (
-        *(f"ALTER TABLE core.{table} ADD COLUMN IF NOT EXISTS commit_number BIGINT" for table in _COUNTED),
+        *(f"ALTER TABLE core.{table} ADD COLUMN IF NOT EXISTS commit_number BIGINT" for table in changes.COUNTED),
         "ALTER TABLE core.corrections ADD COLUMN IF NOT EXISTS position BIGINT",
         "ALTER TABLE core.corrections ADD COLUMN IF NOT EXISTS gone UUID[]",
         "ALTER TABLE core.store ADD COLUMN changes_from BIGINT",
-        _count_from_now,
+        changes.begin_again,
     ),
 }
 

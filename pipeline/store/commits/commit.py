@@ -49,7 +49,7 @@ _THESE: Final = "(SELECT unnest(?::UUID[]))"
 _MOST: Final = 32  # changes in one transaction; more would delay the first
 _FEW_UPDATED: Final = 16  # rows that are written faster one by one than from an Arrow table
 _FEW_INSERTED: Final = 64
-_FEW: Final = 32  # pictures that are unlinked at once; those of larger changes are left to `unlink_needless`
+_FEW: Final = 32  # removed pictures of a change; those of larger ones are left to `unlink_needless`
 
 
 # Pictures
@@ -151,7 +151,8 @@ def _in_one_transaction(catalog: Catalog, group: Sequence[Waiting]) -> list[Comm
             _insert(catalog, "objects", [row for waiting in group for row in waiting.pictures])
         except Exception as exc:
             raise RolledBack from exc
-    if 0 < sum(len(w.change.gone) + len(w.change.before.references) + len(w.change.replaced) for w in group) < _FEW:
+    removed = [len(w.change.gone) + len(w.change.before.references) + len(w.change.replaced) for w in group]
+    if any(removed) and max(removed) < _FEW:
         cleanup.unlink_after_commit(catalog)
     return committed
 
@@ -161,8 +162,8 @@ def _require_fitting(change: Change, size: int) -> None:
     problem = None
     if set(change.deleted) & {*change.after.persons, *change.after.references, *change.seen, *change.replaced}:
         problem = "a person is changed and deleted"
-    elif set(change.new_faces) != {face.face_id for face in (change.photo.faces if change.photo else ())}:
-        problem = "its new faces are not those of its photo"
+    elif change.photo and change.vectors.keys() != {face.face_id for face in change.photo.faces}:
+        problem = "its vectors are not those of the faces of its photo"
     elif (
         change.photo and {p for p, old in change.before.persons.items() if old is None} - change.after.references.keys()
     ):
@@ -271,11 +272,12 @@ def _seq(columns: Mapping[str, Any] | None) -> int:
 
 def _directory(catalog: Catalog, change: Change, now: datetime) -> int:
     """The directory's id; 0 for one without persons, whose photos are deleted. A first person makes the directory."""
-    if None in change.before.persons.values():
+    number = find_directory(catalog, change.account_id, change.directory)
+    if number is None and None in change.before.persons.values():
         make_directories(catalog, change.account_id, [change.directory], now)
-    if change.leaving:
-        return find_directory(catalog, change.account_id, change.directory) or 0
-    return require_directory(catalog, change.account_id, change.directory)
+    if number is None and not change.leaving:
+        number = require_directory(catalog, change.account_id, change.directory)
+    return number or 0
 
 
 def _complete(after: Rows, seqs: Mapping[str, int], drawn: Fact) -> Rows:

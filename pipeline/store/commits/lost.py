@@ -17,6 +17,7 @@ from pathlib import Path
 
 from pipeline.errors import StoreDamaged
 from pipeline.store import cleanup
+from pipeline.store.catalog import changes
 from pipeline.store.catalog.connection import Catalog, is_whole, last_commit, log_of, lost_commits
 from pipeline.store.catalog.opening import catalog_file
 from pipeline.store.files import catalog_log, commit_count
@@ -64,6 +65,8 @@ class Loss:
             folder.unlink(matrix.relative_to(folder.root).as_posix())
         pictures = cleanup.quarantine_images(catalog)
         catalog.start_count(self.number)
+        with catalog.transaction("count_commits"):
+            changes.begin_again(catalog)  # readers may know what is lost
         log = folder.path(self.log)
         kept, lost = catalog_log.split_at(log.read_bytes() if log.exists() else b"", self.last)
         aside = f"kept in {QUARANTINE}/: {pictures} pictures, {len(unnamed)} files of embeddings"

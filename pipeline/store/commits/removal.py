@@ -23,6 +23,7 @@ from pipeline.types import DUPLICATE_ROW, FORGOTTEN
 
 _THESE_PERSONS = "person_id IN (SELECT unnest(?::UUID[]))"
 _THESE_FACES = "face_id IN (SELECT unnest(?::BIGINT[]))"
+_THESE_NUMBERS = "(SELECT unnest(?::BIGINT[]))"
 _THESE_MEDIA = "media_id IN (SELECT unnest(?::BIGINT[]))"
 _COMPARED = {"name": "nfc_normalize({})", "external_id": "{}"}  # how the columns of labels are compared
 # The corrections of a directory whose rows show one of some persons. `list_has_any` would be 2 to 100 times slower.
@@ -255,27 +256,37 @@ def _pass_facts_on(catalog: Catalog, faces: Sequence[int], media: Sequence[int])
 
 
 def forget_corrections(catalog: Catalog, directory: int, person_ids: Sequence[str]) -> None:
-    """Deletes the corrections whose rows show one of the persons: they could not be undone, and may name them. Of other
-    persons' merges what they say stays: `regroup` asks who joined whom, and whom a user took apart. Who was deleted
-    stays, too: readers of changes ask it."""
+    """Empties the corrections whose rows show one of the persons: they could not be undone, and may name them. Of other
+    persons' merges what they say stays: `regroup` asks who joined whom, and whom a user took apart. Readers of changes
+    ask which others a correction changed, and whom it deleted: a correction that tells neither is deleted."""
     shown = [directory, list(person_ids)]
-    in_force = "AND undone_at IS NULL AND undoes IS NULL AND gone IS NULL"
+    in_force = "AND undone_at IS NULL AND undoes IS NULL"
     made = catalog.rows(f"SELECT correction_id, before, after {_SHOWING} {in_force}", shown)
+    numbers = [number for (number,) in catalog.rows(f"SELECT correction_id {_SHOWING}", shown)]
+    if not numbers:
+        return
+    catalog.execute(
+        "UPDATE core.corrections SET before = ?, after = ?, merges_only = true,"
+        " person_ids = list_filter(person_ids, lambda p: NOT list_contains(?::UUID[], p))"
+        f" WHERE correction_id IN {_THESE_NUMBERS}",
+        [NO_ROWS, NO_ROWS, list(person_ids), numbers],
+    )
     for number, old, new in made:
         before, after = _merges_of_others(rows_of_json(old), rows_of_json(new), set(person_ids))
         if after.persons:
             catalog.execute(
-                "UPDATE core.corrections SET before = ?, after = ?, person_ids = ?, merges_only = true"
-                " WHERE correction_id = ?",
-                [to_json(before), to_json(after), sorted(before.person_ids | after.person_ids), number],
+                "UPDATE core.corrections SET before = ?, after = ? WHERE correction_id = ?",
+                [to_json(before), to_json(after), number],
             )
-    catalog.execute(f"DELETE {_SHOWING} AND gone IS NULL", shown)
-    told = catalog.rows(f"SELECT correction_id {_SHOWING}", shown)
     catalog.execute(
-        "UPDATE core.corrections SET before = ?, after = ?, undoes = NULL, merges_only = true,"
-        " person_ids = list_filter(person_ids, lambda p: NOT list_contains(?::UUID[], p))"
-        " WHERE correction_id IN (SELECT unnest(?::BIGINT[]))",
-        [NO_ROWS, NO_ROWS, list(person_ids), [number for (number,) in told]],
+        f"DELETE FROM core.corrections WHERE correction_id IN {_THESE_NUMBERS}"
+        " AND len(person_ids) = 0 AND gone IS NULL",
+        [numbers],
+    )
+    catalog.execute(
+        f"UPDATE core.corrections SET undoes = NULL WHERE undoes IN {_THESE_NUMBERS}"
+        " AND undoes NOT IN (SELECT correction_id FROM core.corrections)",
+        [numbers],
     )
 
 
