@@ -1,7 +1,7 @@
-"""What the faces that a photo showed before its file changed leave to those that it shows now, and to their persons.
+"""Photos whose files changed: what is known of their earlier faces passes to the new ones.
 
-The later faces are decided first. One that is an earlier face (`same_faces`) takes over its person, what was stated of
-it, and its place as the one that the person is known by. What is left of the earlier ones leaves with the commit.
+The new faces are decided first. One that is an earlier face (`same_faces`) takes over its person, its constraints, and
+its place as the person's reference. The commit removes the earlier faces.
 """
 
 from __future__ import annotations
@@ -82,12 +82,11 @@ class ChangedPhotos:
         return [photo for photo, row in self._rows.items() if self._erased & {*replaced_by(row)}]
 
     def is_outdated(self) -> bool:
-        """Whether a person that lost a face is another since, but for how often it was seen."""
+        """Whether any person who lost a face has changed since, ignoring counters."""
         return any(_records(self.directory, person_id) != then for person_id, then in self._persons.items())
 
     def take_over(self, sightings: list[Sighting]) -> None:
-        """Settles those of the shard's sightings that are earlier faces of their photo and of somebody, or of whom
-        something was stated."""
+        """Resolves faces that were also in the photo's previous version and had a person or a constraint."""
         by_photo: dict[int, list[int]] = defaultdict(list)
         for number, s in enumerate(sightings):
             if s.photo in self._rows and s.outcome != "removed":

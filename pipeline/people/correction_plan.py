@@ -1,4 +1,4 @@
-"""What a correction changes: the rows as they are and as they will be, collected under the directory's lock."""
+"""The rows that a correction changes, before and after, as they are collected."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ PickFace = Callable[[str, Sequence[StoredFace]], int | None]
 
 
 def best_first(faces: Iterable[StoredFace]) -> list[StoredFace]:
-    """Those that can be a reference: by the product of their qualities, then by size, then the earlier."""
+    """Faces that can be a reference, the best first: by the product of their qualities, size, then age."""
     return sorted((f for f in faces if f.has_embedding), key=lambda f: (-f.quality, -f.area, f.face_id))
 
 
@@ -48,8 +48,8 @@ class Plan:
         decoded: Mapping[int, FaceVector] | None = None,
         vectors: Mapping[int, FaceVector] | None = None,
     ) -> None:
-        """`decoded`: of rejected faces, by face id; they are stored of those that become somebody's. `vectors`: of
-        faces, where they are at hand."""
+        """`decoded`: vectors of rejected faces, by face id; if the face gets a person, its vector is stored. `vectors`:
+        of faces, if the caller has them."""
         self._client = client
         self._decoded = decoded or {}
         self._vectors = vectors or self._decoded
@@ -70,7 +70,7 @@ class Plan:
         self._new_faces: list[StoredFace] = []  # that come with the same commit
 
     def rows(self) -> tuple[Rows, Rows]:
-        """All that it changes: as it is, and as it will be."""
+        """The rows that it changes, before and after."""
         if self.undoes is not None:
             return self.undoes.after, self.undoes.before
         persons, faces, references = self._persons.items(), self._faces.items(), self._references.items()
@@ -96,28 +96,28 @@ class Plan:
     def faces(
         self, face_ids: Sequence[int] = (), person_ids: Sequence[str] = (), media_ids: Sequence[int] = ()
     ) -> list[StoredFace]:
-        """These faces and all of these persons and media, as they are stored; those that were decoded have an
-        embedding."""
+        """These faces, and all faces of these persons and media, as they are stored; a decoded face counts as one with
+        an embedding."""
         account_id, name = self.directory.account_id, self.directory.name
         faces = self._client.stored_faces(account_id, name, face_ids, person_ids, media_ids)
         return [replace(f, has_embedding=True) if f.face_id in self._decoded else f for f in faces]
 
     def new_vectors(self) -> dict[int, FaceVector]:
-        """Of the faces that were rejected and become somebody's."""
+        """Vectors of rejected faces that get a person."""
         return {face_id: self._decoded[face_id] for face_id in self._faces if face_id in self._decoded}
 
     def vectors(self, face_ids: Sequence[int]) -> dict[int, FaceVector]:
-        """Of these faces."""
+        """Vectors of these faces, by face id."""
         known = {face_id: self._vectors[face_id] for face_id in face_ids if face_id in self._vectors}
         missing = sorted(set(face_ids) - known.keys())
         return known | (self._client.face_vectors(missing) if missing else {})
 
     def guid(self, face_id: int) -> str:
-        """Of the picture of a face that is to be a reference."""
+        """The picture's name of a face that becomes a reference."""
         return self._guids.setdefault(face_id, self._folder + str(uuid.uuid4())[FOLDER_DIGITS:])
 
     def facts(self, person_ids: Sequence[str], face_ids: Sequence[int] = ()) -> list[Fact]:
-        """The facts that mention one of these."""
+        """The constraints on these persons and faces."""
         return self._client.facts_about(face_ids, person_ids)
 
     def reference_faces(self, person_ids: Sequence[str]) -> dict[str, int]:
@@ -139,7 +139,7 @@ class Plan:
     # Changes
 
     def change(self, record: PersonRecord, **columns: Any) -> None:
-        """Sets columns of a person, where they are not so already."""
+        """Sets columns of a person; those with this value already are left out."""
         before, after = self._persons.get(record.person_id, ({}, {}))
         known = after or {}
         new = {name: value for name, value in columns.items() if value != known.get(name, getattr(record, name))}
@@ -151,14 +151,14 @@ class Plan:
         self._persons[record.person_id] = None, row_of(record)
 
     def move(self, face: StoredFace, person_id: str | None) -> None:
-        """The face is this person's, or nobody's. Nothing where it is so already."""
+        """Assigns the face to a person, or to nobody. Does nothing if it is so already."""
         if face.person_id != person_id:
             outcome = "recognised" if person_id is None else "matched"
             new = {**dict.fromkeys(FACE_COLUMNS), "person_id": person_id, "outcome": outcome}
             self._faces[face.face_id] = {name: getattr(face, name) for name in FACE_COLUMNS}, new
 
     def state(self, facts: Sequence[Fact]) -> None:
-        """Adds facts, in place of those that they contradict."""
+        """Adds constraints; they replace those that they contradict."""
         faces = [fact.face_id for fact in facts if fact.face_id is not None]
         persons = [fact.person_id for fact in facts if fact.kind == NOT_SAME and fact.person_id is not None]
         known = self.facts(persons, faces)
@@ -176,7 +176,7 @@ class Plan:
         self.deleted = list(dict.fromkeys(person_ids))
 
     def forget_photos(self, media_ids: Sequence[int]) -> list[StoredFace]:
-        """The photos go, but for those that are forgotten already; returns their faces. Raises PhotoUnknown."""
+        """Removes photos that are not forgotten yet; returns their faces. Raises PhotoUnknown."""
         known = self._client.photos_of_runs(self.directory.account_id, self.directory.name, media_ids)
         unknown = sorted(set(media_ids) - known.keys())
         if unknown:
@@ -187,16 +187,16 @@ class Plan:
         return faces
 
     def remove_photos(self, media_ids: Sequence[int], faces: Sequence[StoredFace]) -> None:
-        """The photos of runs go, with all their faces."""
+        """Removes photos of runs with all their faces."""
         self.leaving = list(media_ids)
         self.gone_faces = {face.face_id for face in faces}
 
     def add_faces(self, faces: Iterable[StoredFace]) -> None:
-        """Faces that are stored by the same commit, as they will be."""
+        """Adds faces that the same commit stores."""
         self._new_faces += faces
 
     def succeed(self, old: StoredFace, face_id: int, facts: Iterable[Fact], *, reference: bool) -> None:
-        """A new face takes over what was stated of one that goes, and, if that was the `reference`, its place."""
+        """A new face takes over the constraints of one that is removed and, if that was the `reference`, its place."""
         self.withdraw(facts)
         self._stated += [replace(fact, face_id=face_id) for fact in facts]
         if reference:
@@ -204,12 +204,12 @@ class Plan:
 
     @property
     def leaves_nobody(self) -> bool:
-        """Whether the directory would have no person."""
+        """Whether no person would be left in the directory."""
         return len(self.directory) + sum((old is None) - (new is None) for old, new in self._persons.values()) == 0
 
     def settle(self, person_ids: Iterable[str], pick: PickFace) -> None:
-        """What follows for persons who lost faces, or got their first: another reference, or the end of one without a
-        name. Raises what `pick` does."""
+        """Resolves persons who lost faces, or got their first: each gets another reference if it needs one; a person
+        without faces and name is deleted. Raises what `pick` does."""
         wanted = sorted(set(person_ids))
         references = self.reference_faces(wanted)
         own: dict[str | None, list[StoredFace]] = {person_id: [] for person_id in wanted}
@@ -230,7 +230,7 @@ class Plan:
         self._without_faces([person_id for person_id in wanted if not own[person_id]])
 
     def _without_faces(self, person_ids: Sequence[str]) -> None:
-        """Named persons stay, and others go; who takes the place of one is not the same as those it was not."""
+        """Deletes persons without a name; their not-same constraints pass to the new root."""
         heirs: dict[str | None, str | None] = {}
         for record in map(self.record, person_ids):
             if has_name(record):
@@ -259,7 +259,7 @@ class Plan:
         self.state(list(dict.fromkeys(apart)))
 
     def _parent(self, record: PersonRecord) -> str | None:
-        """As this correction has it so far; None of one who goes."""
+        """The parent as planned so far; None if the person is deleted."""
         _, after = self._persons.get(record.person_id, ({}, {}))
         return None if after is None else after.get("parent_id", record.parent_id)
 
@@ -277,8 +277,8 @@ class FreePlan:
     others_stand: Callable[[], bool] = lambda: True  # whether of others all is so still that it was decided by
 
     def is_outdated(self) -> bool:
-        """Whether what it changes, or was decided by, is another since, but by a correction. What came in for others
-        does no harm."""
+        """Whether a post or a run has changed what it changes or rests on. (`Directory.corrections` counts
+        corrections.) Changes of other people do not matter."""
         if not self.others_stand():
             return True
         directory = self.plan.directory
@@ -298,12 +298,12 @@ def _same(old: PersonRecord, now: PersonRecord | None, *, whole: bool) -> bool:
 
 
 def has_name(record: PersonRecord) -> bool:
-    """Whether there is more to the person than faces."""
+    """Whether the person has a name or an external id."""
     return any((record.name, record.first_name, record.last_name, record.external_id))
 
 
 def contradicts(known: Fact, new: Fact) -> bool:
-    """Whether both cannot be so, or say the same."""
+    """Whether two constraints exclude each other, or are the same."""
     same = (known.face_id, known.person_id, known.other_id) == (new.face_id, new.person_id, new.other_id)
     if same and {known.kind, new.kind} in ({known.kind}, {IS, IS_NOT}):
         return True

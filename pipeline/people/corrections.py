@@ -1,9 +1,9 @@
-"""Corrections: whose a face is, who is one person, what a person is called; and undoing them.
+"""Corrections: who is on a face, who is one person, what a person is called, who is deleted; and undoing them.
 
-Each is decided and committed in one step under its directory's lock, as a post is, and recognition follows at once. It
-writes the facts that it states, so that later runs hold to them, and what it changed, so that it can be undone. One
-that may change thousands of faces is decided before, and the lock is only held while that is checked and committed. The
-pictures that new references need are cut from the photos without the lock, too.
+Users, requests and labels ask for them alike. A correction is decided and committed under its directory's lock, and
+recognition uses it at once. Its constraints bind later runs, and its rows are logged, so that it can be undone. One
+that may change thousands of faces is decided before; under the lock it is only validated and committed. Pictures that
+new references need are cut from the photos without the lock, too.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ _FREE_TRIES: Final = 5
 
 @dataclass(frozen=True)
 class _Decided:
-    """What a correction comes to, and all that its commit needs."""
+    """A decided correction, and all that its commit needs."""
 
     plan: Plan
     before: Rows
@@ -102,8 +102,8 @@ class Corrections:
         self._urgent = urgent
 
     def make(self, request: CorrectionRequest, decoded: pa.Table | None = None) -> CorrectionAnswer:
-        """Does what is asked, durably, or raises a RequestError and does nothing; StoreError. `decoded`: of a regroup,
-        rejected faces that were extracted again (DECODED_SCHEMA)."""
+        """Makes a correction, durably, or raises a RequestError and changes nothing. `decoded`: of a regroup, rejected
+        faces that were extracted again (DECODED_SCHEMA). Raises StoreError."""
         with self._directories.using(request.account_id, request.directory) as opened:
             answer = self._make(opened, request, decoded)
         self._client.unlink_needless()
@@ -128,7 +128,7 @@ class Corrections:
             pictures.find_wanted(partial(self._pictures.read, opened))
 
     def _refuse_if_changed(self, request: CorrectionRequest) -> None:
-        """Raises ChangedSince where the sender does not know what was corrected meanwhile."""
+        """Raises ChangedSince if the sender does not know a correction that was made meanwhile."""
         if request.seen is None:
             return
         at, person_ids, own = request.seen.at, request.seen.person_ids, request.seen.own
@@ -146,8 +146,8 @@ class Corrections:
     def _free(
         self, directory: Directory, request: CorrectionRequest, pictures: Pictures, decide: Decide
     ) -> CorrectionAnswer:
-        """Decides without the lock, and writes the pictures; then commits what that changes. What is refused was looked
-        at again where a correction was half in, or the directory in doubt."""
+        """Decides and writes the pictures without the lock, then commits. A refusal counts only if no correction was
+        committed while it was decided."""
         while True:
             made = directory.corrections
             try:
@@ -183,7 +183,7 @@ class Corrections:
             )
 
     def _decided(self, request: CorrectionRequest, plan: Plan, pictures: Pictures) -> _Decided:
-        """What a plan commits, with all that is to be read for it."""
+        """The change that a plan makes, with all that must be read for it."""
         before, after = plan.rows()
         last = plan.undoes
         kind = request.kind if last is None else last.kind
@@ -217,7 +217,7 @@ class Corrections:
         return _Decided(plan, before, after, answer, change)
 
     def _commit(self, decided: _Decided) -> CorrectionAnswer:
-        """The transaction, and then the same in memory. Under the directory's lock."""
+        """Commits the change and applies it to the directory, whose lock the caller has."""
         plan, answer, change = decided.plan, decided.answer, decided.change
         by_label = change is not None and change.origin == LABEL  # a run must not end for an id that is taken
         unique = self._unique_external_ids and not by_label
@@ -234,10 +234,9 @@ class Corrections:
 
 
 def _require_allowed(plan: Plan, before: Rows, after: Rows, *, unique_external_ids: bool) -> None:
-    """Checks the rows of a correction or an undo as they will be: nobody is merged with one below, nor with somebody
-    whom a constraint says to be another; nobody is left without face and name; nobody gets the external id of somebody
-    else, if these are kept unique. Raises CorrectionImpossible, StatedTwoPeople, ExternalIdTaken; of an undo
-    UndoBlocked."""
+    """Checks the rows after a correction or an undo: no person is merged with one below it, or against a constraint;
+    none is left without face and name; none gets another person's external id, if these are unique. Raises
+    CorrectionImpossible, StatedTwoPeople, ExternalIdTaken; for an undo UndoBlocked."""
     try:
         _require_merges(plan, before, after)
         for person_id in dict.fromkeys((*after.persons, *after.references)):
@@ -279,7 +278,7 @@ def _require_merges(plan: Plan, before: Rows, after: Rows) -> None:
 
 
 def _answer(plan: Plan, kind: str, before: Rows, after: Rows) -> CorrectionAnswer:
-    """What a correction that is not made yet changes."""
+    """The answer to a correction before its commit."""
     owners = [row["person_id"] for row in after.faces.values() if row["person_id"]]
     others = sorted(before.person_ids | after.person_ids)
     mentioned = dict.fromkeys([*owners, *after.persons, *after.references, *others])
@@ -301,7 +300,7 @@ def _answer(plan: Plan, kind: str, before: Rows, after: Rows) -> CorrectionAnswe
 
 
 def _decide(plan: Plan, request: CorrectionRequest, pictures: Pictures) -> None:
-    """Collects what a correction of this kind changes. Raises RequestErrors."""
+    """Adds to the plan what a correction of this kind changes. Raises RequestErrors."""
     persons = [plan.record(person_id) for person_id in dict.fromkeys(request.person_ids)]
     if not persons and request.kind in _OF_SOMEBODY:
         raise CorrectionImpossible(detail="It names nobody.")
@@ -357,7 +356,7 @@ def _merge(plan: Plan, persons: Sequence[PersonRecord], request: CorrectionReque
 
 
 def _unmerge(plan: Plan, request: CorrectionRequest) -> None:
-    """A user who takes people apart states that they are two."""
+    """If a user unmerges people, a constraint says that they are two."""
     two: dict[Fact, None] = {}
     for record in merging.unmerged(plan.directory, request.person_ids):
         person = plan.record(record.person_id)

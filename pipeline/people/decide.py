@@ -1,8 +1,8 @@
-"""Decides whose each face is, in one way for shards and posts: a run gives what posting its photos one by one gives.
+"""Decides the person of each face, in one way for shards and posts: a run equals posts of its photos one by one.
 
-Faces are decided on a view of their directory, without its lock. Under the lock the decision stands unless something
-that came in since could change it; then it is made again. What a commit changes follows from the decision: which faces
-become references, and how many photos show each person.
+Faces are decided on a view of their directory, without its lock. Under the lock a decision is made again if something
+that was committed since could change it. From the decision follow the new references, and how many photos show each
+person.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ class Sighting:
 
     @property
     def keeps_vector(self) -> bool:
-        """Whether its vector is stored: of all but those that nobody is to be known by, which are the rejected and the
-        forgotten ones, and those below the gate that are settled to be somebody's."""
+        """Whether its vector is stored: not of a rejected or forgotten face, nor of one below the quality gate whose
+        person a correction says."""
         poor = self.settled and bool(self.failed) and self.outcome == "matched"
         return self.outcome not in ("rejected", "removed") and not poor
 
@@ -70,7 +70,7 @@ class Sighting:
 
 @dataclass(frozen=True)
 class Decision:
-    """What was decided about faces of one directory on one view of it."""
+    """The decision about faces of one directory, on one view of it."""
 
     directory: Directory
     view: DirectoryView
@@ -80,7 +80,7 @@ class Decision:
     matcher: Matcher
 
     def is_outdated(self) -> bool:
-        """Whether something that came into the directory since could change a decision. Errs on the side of yes."""
+        """Whether a later commit in the directory could change a decision. May say yes if none does."""
         now = self.directory.view()
         if now.index is self.view.index:
             return False

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, replace
+from dataclasses import fields, replace
 from typing import Any, Final
 
 from pipeline.errors import ExternalIdTaken, MetadataTooLarge
@@ -18,6 +18,7 @@ from pipeline.texts import same_name
 
 NOT_SAME: Final = "not_same"  # the kind of a constraint on two persons
 _MAX_METADATA_BYTES: Final = 8192
+_COLUMNS: Final = tuple(field.name for field in fields(PersonRecord) if field.name != "image_guid")
 
 
 def two_people(one: str, other: str) -> Fact:
@@ -95,7 +96,7 @@ def difference(old: PersonRecord, new: PersonRecord) -> dict[str, Any]:
 
 def row_of(record: PersonRecord) -> dict[str, Any]:
     """A person as the rows of a change have it."""
-    return {name: value for name, value in asdict(record).items() if name != "image_guid"}
+    return {name: getattr(record, name) for name in _COLUMNS}
 
 
 def _parts(record: PersonRecord, said: PersonChange) -> tuple[tuple[str | None, str | None], ...]:

@@ -1,6 +1,6 @@
-"""Undoing a correction of a directory, if all of its rows are as it left them and nothing else is in the way.
+"""Undoes a correction if all of its rows are as it left them, and nothing later depends on them.
 
-It is decided without the directory's lock, as `regroup` is, because it may be about thousands of faces.
+It is decided without the directory's lock, as `regroup` is, because it may change thousands of faces.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def _wanted(client: LocalStore, directory: Directory, request: CorrectionRequest
 
 
 def _changed_since(plan: Plan, before: Rows, after: Rows) -> list[str]:
-    """What is not as a correction left it, or is needed to undo it and is missing."""
+    """What was changed since the correction, or is missing and needed to undo it; in words."""
     changed = []
     not_needed = {p for rows in (before, after) for p, columns in rows.persons.items() if columns is None}
     for person_id in sorted(before.person_ids - not_needed):
@@ -103,7 +103,7 @@ def _changed_since(plan: Plan, before: Rows, after: Rows) -> list[str]:
 
 
 def _lost_vectors(last: Correction) -> list[str]:
-    """What a regroup cannot be made again with: undoing it deleted the vectors of the faces that it had admitted."""
+    """Why a regroup cannot be made again: its undo deleted the vectors of faces that it had admitted; in words."""
     if last.what != "regroup" or last.kind == "regroup":
         return []
     rejected = [face_id for face_id, now in last.after.faces.items() if now["outcome"] == "rejected"]
@@ -112,7 +112,7 @@ def _lost_vectors(last: Correction) -> list[str]:
 
 
 def _came_to(plan: Plan, person_ids: Sequence[str], after: Rows) -> list[str]:
-    """What the persons who were made by a correction got since."""
+    """What was added since to persons whom the correction made; in words."""
     if not person_ids:
         return []
     came: dict[str, list[int]] = {}
