@@ -299,7 +299,7 @@ class LocalStore(CatalogThread, RunFiles):
         """What follows from a committed shard: files are deleted, reference matrices grow. In pieces, so that requests
         come in between; nobody has to wait for it. After a crash the next opening and loading do the rest."""
         self.unlink_needless()
-        shard.grow_matrices(self.submit, prepared)
+        shard.grow_matrices(self, prepared)
 
     def commit_shard(self, shard_commit: ShardCommit) -> list[Committed]:
         """`prepare_shard`, `commit_prepared` and `settle_shard` in one."""

@@ -332,9 +332,3 @@ class OpenStore(Protocol):
     generation: int
 
     def submit(self, work: Callable[[Catalog], T], /) -> T: ...
-
-
-class Submit(Protocol):
-    """Does work with the catalog, on its thread."""
-
-    def __call__(self, work: Callable[[Catalog], T], /) -> T: ...

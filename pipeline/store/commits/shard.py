@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from pipeline.errors import StoreError
 from pipeline.store import cleanup
 from pipeline.store.catalog import files, runs
-from pipeline.store.catalog.connection import Catalog, Submit
+from pipeline.store.catalog.connection import Catalog, OpenStore
 from pipeline.store.catalog.directories import directory_id
 from pipeline.store.catalog.opening import utc_now
 from pipeline.store.catalog.references import add_embedding_shard, load_embeddings
@@ -177,15 +177,15 @@ class NewRows:
     vectors: FloatArray  # [m, d]
 
 
-def grow_matrices(submit: Submit, prepared: PreparedShard) -> None:
+def grow_matrices(store: OpenStore, prepared: PreparedShard) -> None:
     """Adds to the matrices of the directories in which the committed shard inserted persons. Raises StoreDamaged."""
     embeddings = prepared.tables["embeddings"].sort_by("face_id")
     for change in prepared.commit.changes:
         if None not in change.before.persons.values():
             continue
         plan = partial(_new_rows, account_id=change.account_id, directory=change.directory, embeddings=embeddings)
-        while (rows := submit(plan)) is not None:
-            submit(partial(append_rows, rows=rows))
+        while (rows := store.submit(plan)) is not None:
+            store.submit(partial(append_rows, rows=rows))
             if len(rows.seq) < _PIECE_ROWS:
                 break
 
