@@ -14,10 +14,10 @@ from pipeline.store import PAGE, LocalStore, overview, pages
 
 BIN: Final = 0.025  # the width of a histogram's bins
 _SAMPLES: Final = 12  # for each reason
-PEOPLE: Final = 200  # that are shown, of whom
-_WITH_FACES: Final = 60  # get further faces beside their picture
+PEOPLE: Final = 200  # shown on a page
+_WITH_FACES: Final = 60  # shown with further faces
 _FACES_EACH: Final = 3
-_COMPARED: Final = 5000  # of whom pairs are looked for: a second
+_COMPARED: Final = 5000  # compared with each other to find pairs: a second
 _PAIRS: Final = 40
 _WEAKEST: Final = 30
 _RUNS: Final = 20

@@ -26,7 +26,7 @@ from pipeline.store import FINISHED, RunRow
 def leave_page(store: Store, run: RunRow, report: Mapping[str, Any], decode: DecodeSettings) -> Path:
     """Writes the page of a run into its folder, and registers whom it shows; returns its path. Raises StoreError."""
     request = _of_run(run, report, with_people=not store.identity.encrypted)
-    while True:  # again if a server forgets somebody meanwhile
+    while True:  # again if the server deletes a person while the page is made
         page = _page(store, request, decode)
         content = page_bytes(request.title, page.sections())
         shown = sorted(page.pictures.person_ids), sorted(page.pictures.media_ids)

@@ -322,6 +322,8 @@ def _decide(plan: Plan, request: CorrectionRequest, pictures: Pictures) -> None:
         case "split":
             _split(plan, persons, plan.movable(request.face_ids), pictures)
         case "delete":
+            if len(persons) > 1:
+                raise CorrectionImpossible(detail="Only one record is deleted at a time.")
             for child, parent_id in merging.orphaned(plan.directory, persons[0]).items():
                 plan.change(plan.record(child), parent_id=parent_id)
             plan.delete([persons[0].person_id])

@@ -91,7 +91,7 @@ def changed(record: PersonRecord, change: PersonChange) -> PersonRecord:
 
 def difference(old: PersonRecord, new: PersonRecord) -> dict[str, Any]:
     """The columns of a person in which the new record differs."""
-    return {name: getattr(new, name) for name in row_of(old) if getattr(new, name) != getattr(old, name)}
+    return {name: getattr(new, name) for name in _COLUMNS if getattr(new, name) != getattr(old, name)}
 
 
 def row_of(record: PersonRecord) -> dict[str, Any]:

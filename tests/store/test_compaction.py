@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -139,8 +141,9 @@ def test_many_small_shards_become_one(client: LocalStore, account: int, monkeypa
     np.testing.assert_array_equal(client.references(account, "main").vectors, np.stack(vectors))
 
 
-def test_a_face_that_is_removed_while_its_shard_is_written_is_taken_out(client: LocalStore, account: int) -> None:
-    post(client, account, 2)
+@contextmanager
+def deleted_while_a_shard_is_written(client: LocalStore, account: int) -> Iterator[None]:
+    """Deletes the first person when the block has written a shard and not yet committed it."""
     doomed = [client.references(account, "main").persons[0].person_id]
 
     def hook(point: str) -> None:
@@ -148,6 +151,12 @@ def test_a_face_that_is_removed_while_its_shard_is_written_is_taken_out(client: 
             commit(client, Asked(account, "main", deleted=[doomed.pop()]))
 
     with at_fault_points(hook):
+        yield
+
+
+def test_a_face_that_is_removed_while_its_shard_is_written_is_taken_out(client: LocalStore, account: int) -> None:
+    post(client, account, 2)
+    with deleted_while_a_shard_is_written(client, account):
         client.fold()
     assert shards(client) == [("folded-1.1.parquet", 1)]
     assert check_store(client).problems == []
@@ -161,13 +170,7 @@ def test_small_shards_are_merged_without_removed_faces(
     vectors = post(client, account, 2)
     client.fold()
     commit(client, insertion(account, "main", 2, "P2"))
-    doomed = [client.references(account, "main").persons[0].person_id]
-
-    def hook(point: str) -> None:
-        if point == "embeddings.rename" and doomed:
-            commit(client, Asked(account, "main", deleted=[doomed.pop()]))
-
-    with at_fault_points(hook):
+    with deleted_while_a_shard_is_written(client, account):
         client.fold()
     assert shards(client) == [("folded-1.1.parquet", 2)]
     assert vectors[0].tobytes() not in next(client.path.glob("embeddings/*/*")).read_bytes()
