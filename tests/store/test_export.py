@@ -81,6 +81,7 @@ def test_an_outside_reader_may_attach_the_views_under_any_name(store: Path) -> N
 
 
 def test_the_format_page_names_every_table_and_version() -> None:
-    assert f"format {schema.FORMAT_VERSION}" in FORMAT.splitlines()[0]
+    title = FORMAT.splitlines()[0]
+    assert title == f"# The store on disk, format {schema.FORMAT_VERSION}, tables of version {schema.SCHEMA_VERSION}"
     described = set(re.findall(r"^\| `(\w+)` \|", FORMAT, re.MULTILINE))
     assert described == {*schema.TABLES, "commits"}
