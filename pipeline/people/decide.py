@@ -10,12 +10,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from functools import partial
-from itertools import count
-from typing import Protocol, TypeVar
+from typing import ParamSpec, TypeVar
 
 import numpy as np
 
@@ -29,6 +26,9 @@ from pipeline.people.directory import Directory, DirectoryView
 from pipeline.people.types import PostRequest
 from pipeline.store import FaceVector, ReferenceOrigin
 from pipeline.types import CENTER_POSE, CONTRAST, SHARPNESS, FaceBatch, IntArray, Outcome
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 def failed_measures(qualities: Sequence[float], gate: MatchSettings) -> tuple[str, ...]:
@@ -198,41 +198,6 @@ def seen_of(directory: Directory, occurrences: Mapping[str, int]) -> dict[str, i
     return {person_id: count for person_id, count in occurrences.items() if directory.get(person_id) is not None}
 
 
-class Decided(Protocol):
-    """What `commit_decided` commits: decisions, and what follows from them."""
-
-    def is_outdated(self) -> bool: ...
-
-
-D = TypeVar("D", bound=Decided)
-R = TypeVar("R")
-
-
-def commit_decided(
-    decide: Callable[[], D],
-    writing: Callable[[], AbstractContextManager[None]],
-    commit: Callable[[D], R],
-    *,
-    free_tries: int,
-    urgent: Executor | None = None,
-) -> R:
-    """Decides without the lock and commits under it, unless the decision is outdated; returns what `commit` returns.
-
-    An outdated decision is made again without the lock, and after `free_tries` under it, or frequent writers could keep
-    it out for ever. `urgent` does the work under the lock, which others wait for; None: the caller's thread does it.
-    """
-
-    def commit_current(decided: D, last_try: bool) -> R | None:
-        with writing():
-            if decided.is_outdated():
-                if not last_try:
-                    return None
-                decided = decide()
-            return commit(decided)
-
-    for tries in count(1):
-        work = partial(commit_current, decide(), tries >= free_tries)
-        result = work() if urgent is None else urgent.submit(work).result()
-        if result is not None:
-            return result
-    raise AssertionError  # `count` does not end
+def urgently(urgent: Executor | None, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    """Does work under a lock that others wait for, on the thread that is there for it; None: on the caller's."""
+    return work(*args, **kwargs) if urgent is None else urgent.submit(work, *args, **kwargs).result()

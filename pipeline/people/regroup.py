@@ -1,6 +1,6 @@
 """Decides the stored faces of a directory anew, in the order of the store, and collects what that changes.
 
-It is done on a view of the directory, without its lock: `FreePlan.is_outdated` tells under the lock whether it stands.
+It is done on a view of the directory, without its lock: `Plan.is_outdated` tells under the lock whether it stands.
 Nothing is decoded but the photos that new persons' pictures are cut from. The store has no vector of a rejected face,
 which takes part where the caller extracted it again.
 """
@@ -10,7 +10,6 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -22,10 +21,10 @@ from pipeline.matching.calibration import Calibration
 from pipeline.matching.group import group_faces
 from pipeline.matching.match import Matcher
 from pipeline.matching.references import ReferenceIndex
-from pipeline.people.correction_plan import IS, IS_NOT, NOBODY, FreePlan, Plan, has_name
+from pipeline.people.correction_plan import IS, IS_NOT, NOBODY, Plan, has_name
 from pipeline.people.decide import failed_measures
 from pipeline.people.directory import Directory
-from pipeline.people.reference_pictures import PictureReader, Pictures
+from pipeline.people.reference_pictures import Pictures
 from pipeline.people.regrouping import Changes, ClusteredFace, Group, changes
 from pipeline.people.rules import NOT_SAME
 from pipeline.store import (
@@ -38,7 +37,6 @@ from pipeline.store import (
     NotDecoded,
     PersonRecord,
     Regrouping,
-    utc_now,
 )
 from pipeline.texts import nfc
 from pipeline.types import FaceBatch
@@ -59,22 +57,21 @@ def regrouped(
     directory: Directory,
     request: CorrectionRequest,
     pictures: Pictures,
-    reader: PictureReader,
     decoded: Decoded,
-) -> FreePlan:
+) -> Plan:
     """Decides the directory anew. Raises CorrectionImpossible, StoreError."""
     gate = request.gate or MatchSettings()
     known = _Known(client, directory)
     admitted = known.admitted(gate)
     not_decoded = [] if decoded is None else known.take(admitted, decoded, pictures)
-    plan = Plan(client, directory, utc_now(), known.decoded, known.vectors)
-    read = partial(reader.read, directory, references=known.references)
+    plan = Plan(client, directory, pictures, known.decoded, known.vectors)
+    pictures.references = known.references
     changed = changes(known.clustered(client, gate), known.groups())
     moves = dict(changed.moved)
     new: list[str] = []
     without_picture: list[int] = []
     for face_ids in changed.new:
-        if pictures.find([known.stored[face_id] for face_id in face_ids], read):
+        if pictures.find([known.stored[face_id] for face_id in face_ids]):
             new.append(str(uuid.uuid4()))
             plan.insert(PersonRecord.new(new[-1], None, None, "", plan.now))
             moves.update(dict.fromkeys(face_ids, new[-1]))
@@ -84,9 +81,9 @@ def regrouped(
         plan.move(known.stored[face_id], person_id)
     parents, joins = known.parents(changed)
     for person_id, parent_id in parents.items():
-        plan.change(known.records[person_id], parent_id=parent_id)
+        plan.update(known.records[person_id], parent_id=parent_id)
     lost = {known.stored[face_id].person_id for face_id in moves}
-    plan.settle([person_id for person_id in (*lost, *new) if person_id is not None], pictures.pick)
+    plan.settle([person_id for person_id in (*lost, *new) if person_id is not None])
     _, after = plan.rows()
     gone = [person_id for person_id, columns in after.persons.items() if columns is None]
     if gone and plan.leaves_nobody:
@@ -118,8 +115,9 @@ def regrouped(
     touched |= known.records.keys() & {*lost, *moves.values(), *parents}
     mentioned = touched.union(*((pair.person_id, pair.other_id) for pair in report.kept_apart))
     named = {person_id: str(known.records[person_id].name) for person_id in mentioned if known.records[person_id].name}
-    said = {"regrouping": replace(report, names=named)}
-    return FreePlan(plan, said, {person_id: known.records[person_id] for person_id in touched})
+    plan.said = {"regrouping": replace(report, names=named)}
+    plan.known = {person_id: known.records[person_id] for person_id in touched}
+    return plan
 
 
 class _Known:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 import pyarrow as pa
 
@@ -73,15 +72,8 @@ class IdentityService:
         rules = ChangeRules(client, settings.serve)
         self._poster = Poster(client, self._directories, self._batcher, decoder, settings, rules)
         self._long_work = LongWork("corrections")
-        corrections = partial(
-            Corrections,
-            client,
-            self._directories,
-            decoder,
-            settings.decode.max_bytes,
-            unique_external_ids=settings.serve.unique_external_ids,
-        )
-        self._corrections, self._long_corrections = corrections(), corrections(self._long_work.urgent)
+        most, unique = settings.decode.max_bytes, settings.serve.unique_external_ids
+        self._corrections = Corrections(client, self._directories, decoder, most, unique_external_ids=unique)
         self._shards = ShardEnroller(client, self._directories, decoder, settings)
         self._housekeeper = Housekeeper(client)
 
@@ -239,7 +231,7 @@ class IdentityService:
         """Puts right whose a face is, or what a person is called; see `corrections`. Raises RequestError."""
         self._housekeeper.note_change()
         if self._is_long(request):
-            return self._long_work.do(self._long_corrections.make, request, decoded)
+            return self._long_work.do(self._corrections.make, request, decoded, self._long_work.urgent)
         return self._corrections.make(request, decoded)
 
     def _is_long(self, request: CorrectionRequest) -> bool:

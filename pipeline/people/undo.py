@@ -6,34 +6,29 @@ It is decided without the directory's lock, as `regroup` is, because it may chan
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 
 from pipeline.errors import CorrectionImpossible, UndoBlocked
-from pipeline.people.correction_plan import FreePlan, Plan, contradicts
+from pipeline.people.correction_plan import Plan, contradicts
 from pipeline.people.directory import Directory
-from pipeline.people.reference_pictures import PictureReader, Pictures
-from pipeline.store import FACE_COLUMNS, NEVER_UNDONE, USER, Correction, CorrectionRequest, LocalStore, Rows, utc_now
+from pipeline.people.reference_pictures import Pictures
+from pipeline.store import FACE_COLUMNS, NEVER_UNDONE, USER, Correction, CorrectionRequest, LocalStore, Rows
 
 
-def undone(
-    client: LocalStore, directory: Directory, request: CorrectionRequest, pictures: Pictures, reader: PictureReader
-) -> FreePlan:
+def undone(client: LocalStore, directory: Directory, request: CorrectionRequest, pictures: Pictures) -> Plan:
     """The way back from the correction that is asked for, or from the last one of the origin. Raises
     CorrectionImpossible, UndoBlocked, PictureMissing."""
-    plan = Plan(client, directory, utc_now())
+    plan = Plan(client, directory, pictures)
     last = plan.undoes = _wanted(client, directory, request)
     known = {person_id: directory.get(person_id) for person_id in (*last.after.persons, *last.after.references)}
     for what in (*_changed_since(plan, last.before, last.after), *_lost_vectors(last)):
         raise UndoBlocked(correction_id=last.correction_id, kind=last.kind, detail=what)
     wanted = [face_id for face_id in last.before.references.values() if face_id is not None]
     by_id = {face.face_id: face for face in plan.faces(wanted)}
-    while True:
-        for person_id, face_id in last.before.references.items():
-            if face_id is not None:
-                pictures.pick(person_id, [by_id[face_id]])
-        if request.dry_run or not pictures.wanted:
-            return FreePlan(plan, {}, {p: record for p, record in known.items() if record is not None})
-        pictures.find_wanted(partial(reader.read, directory))
+    for person_id, face_id in last.before.references.items():
+        if face_id is not None:
+            pictures.pick(person_id, [by_id[face_id]])
+    plan.known = {person_id: record for person_id, record in known.items() if record is not None}
+    return plan
 
 
 def _wanted(client: LocalStore, directory: Directory, request: CorrectionRequest) -> Correction:
@@ -79,7 +74,7 @@ def _changed_since(plan: Plan, before: Rows, after: Rows) -> list[str]:
             changed.append(f"the face {face.face_id} was moved")
     owners = {face_id: (before.faces[face_id]["person_id"], now["person_id"]) for face_id, now in after.faces.items()}
     people = {person_id for pair in owners.values() for person_id in pair if person_id is not None}
-    references = plan.reference_faces(sorted(people | after.references.keys()))
+    references = plan.client.reference_faces(sorted(people | after.references.keys()))
     for person_id, face_id in after.references.items():
         if references.get(person_id) != face_id:
             changed.append(f"the person {person_id} got another reference")
@@ -91,7 +86,8 @@ def _changed_since(plan: Plan, before: Rows, after: Rows) -> list[str]:
             changed.append(f"the person {old} lost its reference")
     both = (*before.facts, *after.facts)
     people = {fact.person_id for fact in both if fact.person_id is not None}
-    known = plan.facts(sorted(people), sorted({fact.face_id for fact in both if fact.face_id is not None}))
+    shown_faces = {fact.face_id for fact in both if fact.face_id is not None}
+    known = plan.client.facts_about(sorted(shown_faces), sorted(people))
     changed += [f'the constraint "{fact.kind}" of it was replaced' for fact in after.facts if fact not in known]
     others = [fact for fact in known if fact not in after.facts]
     changed += [
@@ -121,5 +117,10 @@ def _came_to(plan: Plan, person_ids: Sequence[str], after: Rows) -> list[str]:
             came.setdefault(str(face.person_id), []).append(face.face_id)
     changed = [f"the faces {', '.join(map(str, faces))} came to the person {who}" for who, faces in came.items()]
     changed += [f"others were merged with the person {who}" for who in person_ids if plan.directory.children(who)]
-    stated = {who for f in plan.facts(person_ids) if f not in after.facts for who in (f.person_id, f.other_id)}
+    stated = {
+        who
+        for f in plan.client.facts_about([], person_ids)
+        if f not in after.facts
+        for who in (f.person_id, f.other_id)
+    }
     return changed + [f"more was stated of the person {who}" for who in person_ids if who in stated]
