@@ -19,7 +19,7 @@ from pipeline.people.decide import Sighting, failed_measures
 from pipeline.people.directory import Directory
 from pipeline.people.reference_pictures import PictureReader, Pictures
 from pipeline.people.same_faces import Box, PlacedFace, same_faces
-from pipeline.store import ERASED, FaceChange, FaceVector, Fact, LocalStore, PersonRecord, StoredFace
+from pipeline.store import ERASED, FaceChange, Fact, LocalStore, PersonRecord, StoredFace
 from pipeline.types import DUPLICATE, FORGOTTEN, NO_FACE, OK, REPLACED, FloatArray
 
 
@@ -45,7 +45,7 @@ class ChangedPhotos:
         self._erased: set[int] = set()  # media whose labels were erased
         self._persons: dict[str, dict[str, PersonRecord]] = {}  # as they are before anything else is read of them
         self._earlier: dict[int, list[StoredFace]] = defaultdict(list)  # by their media
-        self._vectors: Mapping[int, FaceVector] = {}
+        self._embeddings: dict[int, FloatArray] = {}  # of the earlier faces
         self._going: list[StoredFace] = []
         self._facts: dict[int | None, list[Fact]] = defaultdict(list)
         self._references: set[int] = set()
@@ -66,7 +66,8 @@ class ChangedPhotos:
         persons = {str(f.person_id): _records(self.directory, str(f.person_id)) for f in faces if f.person_id}
         for face in faces:
             self._earlier[face.media_id].append(face)
-        self._vectors = client.face_vectors([face.face_id for face in faces if face.has_embedding])
+        vectors = client.face_vectors([face.face_id for face in faces if face.has_embedding])
+        self._embeddings = {face_id: vector.embedding for face_id, vector in vectors.items()}
         turned = {photo for photo, row in replacing.items() if self._lies_on_its_side(row)}
         rows = {photo: row for photo, row in replacing.items() if photo not in turned}
         going = {media_id for row in rows.values() for media_id in replaced_by(row)}.intersection(there)
@@ -120,7 +121,7 @@ class ChangedPhotos:
         """`same_faces` of a photo's earlier and later faces."""
         width, height = row.image["width"], row.image["height"]
         return same_faces(
-            [PlacedFace(_place(face.box, face.width, face.height), self._vector(face)) for face in earlier],
+            [PlacedFace(_place(f.box, f.width, f.height), self._embeddings.get(f.face_id)) for f in earlier],
             [PlacedFace(_place(face.box, width, height), face.embedding) for face in later],
             self._matcher,
             self._bound,
@@ -136,10 +137,6 @@ class ChangedPhotos:
             return False
         poor = all(failed_measures(face.qualities, self._gate) for face in row.faces)
         return poor and not self._same(earlier, row, row.faces)
-
-    def _vector(self, face: StoredFace) -> FloatArray | None:
-        known = self._vectors.get(face.face_id)
-        return None if known is None else known.embedding
 
     def settle(self, faces: Mapping[int, Sighting]) -> None:
         """Decides by which faces the persons are known from now on. `faces`: the directory's, decided, by face id."""

@@ -66,7 +66,8 @@ def regrouped(
     not_decoded = [] if decoded is None else known.take(admitted, decoded, pictures)
     plan = Plan(client, directory, pictures, known.decoded, known.vectors)
     pictures.references = known.references
-    changed = changes(known.clustered(client, gate), known.groups())
+    groups = known.groups()
+    changed = changes(known.clustered(client, gate, groups), groups)
     moves = dict(changed.moved)
     new: list[str] = []
     without_picture: list[int] = []
@@ -88,6 +89,11 @@ def regrouped(
     gone = [person_id for person_id, columns in after.persons.items() if columns is None]
     if gone and plan.leaves_nobody:
         raise CorrectionImpossible(detail="By this gate no face would make a person, and nobody would be left.")
+    joined = {person_id for persons in joins for person_id in persons}
+    together = {id(changed.group_of[known.roots[person_id]]) for person_id in joined}
+    touched = {person_id for person_id, root in known.roots.items() if id(changed.group_of[root]) in together}
+    touched |= known.records.keys() & {*lost, *moves.values(), *parents}
+    mentioned = touched.union(*changed.kept_apart)
     report = Regrouping(
         threshold=gate.threshold,
         faces=len(known.vectors),
@@ -99,23 +105,14 @@ def regrouped(
         ],
         new=new,
         gone=gone,
-        kept_apart=[
-            KeptApart(*pair, reason)
-            for pair, reason in {(one, two): reason for one, two, reason in changed.kept_apart}.items()
-        ],
+        kept_apart=[KeptApart(*pair, reason) for pair, reason in changed.kept_apart.items()],
         without_picture=without_picture,
         admitted=[face.stored.face_id for face in admitted],
         decoded=decoded is not None,
         not_decoded=not_decoded,
-        names={},
+        names={person_id: name for person_id in mentioned if (name := known.records[person_id].name)},
     )
-    joined = {person_id for persons in joins for person_id in persons}
-    together = {id(changed.group_of[known.roots[person_id]]) for person_id in joined}
-    touched = {person_id for person_id, root in known.roots.items() if id(changed.group_of[root]) in together}
-    touched |= known.records.keys() & {*lost, *moves.values(), *parents}
-    mentioned = touched.union(*((pair.person_id, pair.other_id) for pair in report.kept_apart))
-    named = {person_id: str(known.records[person_id].name) for person_id in mentioned if known.records[person_id].name}
-    plan.said = {"regrouping": replace(report, names=named)}
+    plan.said = {"regrouping": report}
     plan.known = {person_id: known.records[person_id] for person_id in touched}
     return plan
 
@@ -171,13 +168,12 @@ class _Known:
                 groups[self.roots[two]].against.add(self.roots[one])
         return groups
 
-    def clustered(self, client: LocalStore, gate: MatchSettings) -> list[ClusteredFace]:
+    def clustered(self, client: LocalStore, gate: MatchSettings, groups: Mapping[str, Group]) -> list[ClusteredFace]:
         """The faces that have a vector and are not stated to be nobody, grouped in the order of the store."""
         said = self._said
         faces = [f for f in self._faces if f.stored.face_id in self.vectors and f.stored.face_id not in said[NOBODY]]
         if not faces:
             return []
-        groups = self.groups()
         founds = [
             f.stored.path is None
             or (f.reference and groups[self.roots[str(f.stored.person_id)]].held)
