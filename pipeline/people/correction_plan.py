@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 from typing import Any, Final, TypeAlias
 
-from pipeline.errors import CorrectionImpossible, FaceUnknown, PersonUnknown, PhotoUnknown, PictureMissing
+from pipeline.errors import CorrectionImpossible, FaceUnknown, PhotoUnknown, PictureMissing
 from pipeline.extraction.stored_picture import MEDIA_TYPE
 from pipeline.people.directory import Directory
 from pipeline.people.reference_pictures import Pictures
@@ -121,13 +121,6 @@ class Plan:
             not _same(record, self.directory.get(person_id), whole=person_id in gone)
             for person_id, record in self.known.items()
         )
-
-    def record(self, person_id: str) -> PersonRecord:
-        """Raises PersonUnknown."""
-        record = self.directory.get(person_id)
-        if record is None:
-            raise PersonUnknown
-        return record
 
     def faces(
         self, face_ids: Sequence[int] = (), person_ids: Sequence[str] = (), media_ids: Sequence[int] = ()
@@ -273,7 +266,7 @@ class Plan:
     def _without_faces(self, person_ids: Sequence[str]) -> None:
         """Deletes persons without a name; their not-same constraints pass to the new root."""
         heirs: dict[str | None, str | None] = {}
-        for record in map(self.record, person_ids):
+        for record in map(self.directory.record, person_ids):
             if has_name(record):
                 continue
             children = [p for p in self.directory.merged_set(record.person_id) if self._parent(p) == record.person_id]

@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 import pyarrow as pa
@@ -26,7 +26,15 @@ from pipeline.people.directory import Directories, Directory
 from pipeline.people.labels import labels_followed
 from pipeline.people.reference_pictures import PictureReader, Pictures
 from pipeline.people.regroup import by_place, regrouped
-from pipeline.people.rules import NOT_SAME, broken_constraints, changed, members, require_free, together, two_people
+from pipeline.people.rules import (
+    NOT_SAME,
+    broken_constraints,
+    changed,
+    difference,
+    require_free,
+    together,
+    two_people,
+)
 from pipeline.people.undo import undone
 from pipeline.store import (
     LABEL,
@@ -37,7 +45,6 @@ from pipeline.store import (
     CorrectionRequest,
     Fact,
     LocalStore,
-    PersonChange,
     PersonRecord,
     Row,
     Rows,
@@ -49,7 +56,6 @@ LONG: Final = frozenset({"regroup", "label"})  # kinds that may change thousands
 _DECIDED_FREE: Final = LONG | {"undo"}  # without the lock
 _OF_SOMEBODY: Final = frozenset({"delete", "delete_merged", "forget", "split"})
 _NAMES: Final = frozenset({"name", "first_name", "last_name", "external_id"})
-_FIELDS: Final = tuple(field.name for field in fields(PersonChange) if field.name != "joined")  # columns of a person
 # Times one of them is decided without the directory's lock before that is done under it.
 _FREE_TRIES: Final = 5
 
@@ -246,9 +252,8 @@ def _require_merges(plan: Plan, before: Rows, after: Rows) -> None:
     if (person_id := merging.below_itself(plan.directory, parents)) is not None:
         detail = f"The person {parents[person_id]} was merged with the person {person_id}, which is above it."
         raise CorrectionImpossible(detail=detail)
-    withdrawn = set(before.facts)
-    known = [fact for fact in plan.client.facts_about([], members(plan.directory, parents)) if fact not in withdrawn]
-    for fact in (*broken_constraints(plan.directory, parents, known), *together(plan.directory, parents, stated)):
+    broken = broken_constraints(plan.client, plan.directory, parents, set(before.facts))
+    for fact in (*broken, *together(plan.directory, parents, stated)):
         raise StatedTwoPeople(**{name: value for name, value in vars(fact).items() if value is not None})
 
 
@@ -280,7 +285,7 @@ def _answer(plan: Plan, request: CorrectionRequest, change: Change) -> Correctio
 
 def _decide(plan: Plan, request: CorrectionRequest) -> None:
     """Adds to the plan what a correction of this kind changes. Raises RequestErrors."""
-    persons = [plan.record(person_id) for person_id in dict.fromkeys(request.person_ids)]
+    persons = [plan.directory.record(person_id) for person_id in dict.fromkeys(request.person_ids)]
     if not persons and request.kind in _OF_SOMEBODY:
         raise CorrectionImpossible(detail="It names nobody.")
     change, changing = request.change, persons
@@ -304,7 +309,7 @@ def _decide(plan: Plan, request: CorrectionRequest) -> None:
             if len(persons) > 1:
                 raise CorrectionImpossible(detail="Only one record is deleted at a time.")
             for child, parent_id in merging.orphaned(plan.directory, persons[0]).items():
-                plan.update(plan.record(child), parent_id=parent_id)
+                plan.update(plan.directory.record(child), parent_id=parent_id)
             plan.delete([persons[0].person_id], forgotten.PHOTOS)
         case "delete_merged" | "forget":
             everybody = [member for members in _sets(plan, persons).values() for member in sorted(members)]
@@ -319,8 +324,7 @@ def _decide(plan: Plan, request: CorrectionRequest) -> None:
         case _:
             raise CorrectionImpossible(detail=f"There is no correction {request.kind}.")
     for person in changing if change != NO_CHANGE else []:
-        new = changed(person, change)
-        plan.update(person, **{name: getattr(new, name) for name in _FIELDS})
+        plan.update(person, **difference(person, changed(person, change)))
 
 
 def _sets(plan: Plan, persons: Sequence[PersonRecord]) -> dict[str, set[str]]:
@@ -334,18 +338,16 @@ def _merge(plan: Plan, persons: Sequence[PersonRecord], request: CorrectionReque
         raise CorrectionImpossible(detail="They are one person already.")
     parents = merging.merged_parents(plan.directory, request.person_ids)
     if request.anyway:  # else they are refused with all others, before the commit
-        plan.withdraw(
-            broken_constraints(plan.directory, parents, plan.client.facts_about([], members(plan.directory, parents)))
-        )
+        plan.withdraw(broken_constraints(plan.client, plan.directory, parents))
     for person_id, parent_id in parents.items():
-        plan.update(plan.record(person_id), parent_id=parent_id)
+        plan.update(plan.directory.record(person_id), parent_id=parent_id)
 
 
 def _unmerge(plan: Plan, request: CorrectionRequest) -> None:
     """If a user unmerges people, a constraint says that they are two."""
     two: dict[Fact, None] = {}
     for record in merging.unmerged(plan.directory, request.person_ids):
-        person = plan.record(record.person_id)
+        person = plan.directory.record(record.person_id)
         root = plan.directory.merged_set(person.person_id)[0].person_id
         two.update(dict.fromkeys(two_people(person.person_id, one) for one in (root, str(person.parent_id))))
         plan.update(person, parent_id=None)

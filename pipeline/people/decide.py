@@ -8,7 +8,7 @@ person.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -17,7 +17,6 @@ from typing import ParamSpec, TypeVar
 import numpy as np
 
 from pipeline.config import MatchSettings
-from pipeline.errors import PersonUnknown
 from pipeline.extraction.rows import ExtractedFace
 from pipeline.matching.group import group_faces
 from pipeline.matching.match import Matcher
@@ -97,9 +96,6 @@ class Decision:
         nearest = self.matcher.nearest(now.index.part(appended), self.faces.embeddings, 1, matching=True)
         return bool((nearest.positions >= 0).any())
 
-    def occurrences(self) -> Counter[str]:
-        return occurrences(self.directory, self.sightings)
-
 
 def occurrences(directory: Directory, sightings: Sequence[Sighting]) -> Counter[str]:
     """How many more photos show each person. A merged person counts once a photo, on the record that the largest
@@ -154,8 +150,7 @@ def decide_person(directory: Directory, sighting: Sighting, person_id: str, matc
     view, position = directory.reference_of(person_id)
     faces = _batch([sighting])
     if position is None:
-        if directory.get(person_id) is None:
-            raise PersonUnknown
+        directory.record(person_id)
         return Decision(directory, view, [sighting], faces, np.array([-1], dtype=np.int64), matcher)
     check_embeddings(faces.embeddings, view.index.embedding_size)
     same = view.index.is_of(position, sighting.image_hashes, sighting.face.box)
@@ -191,11 +186,6 @@ def gives_way(reference: ReferenceOrigin, face: ExtractedFace, request: PostRequ
         return False
     days = request.update_if_older_days
     return not days or now - reference.added_at > timedelta(days=days)
-
-
-def seen_of(directory: Directory, occurrences: Mapping[str, int]) -> dict[str, int]:
-    """Those of the counts that are of stored persons of the directory."""
-    return {person_id: count for person_id, count in occurrences.items() if directory.get(person_id) is not None}
 
 
 def urgently(urgent: Executor | None, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:

@@ -17,7 +17,7 @@ def best_first(faces: Iterable[StoredFace]) -> list[StoredFace]:
 
 
 class PictureReader:
-    """Reads them."""
+    """Reads pictures of faces."""
 
     def __init__(self, client: LocalStore, decoder: Decoder, max_bytes: int) -> None:
         """`max_bytes`: of a photo's file."""

@@ -169,8 +169,8 @@ class Enroller:
         return files
 
     def _prepare(self, shard: _Shard) -> tuple[list[_Part], PreparedShard]:
-        """Decides the shard and writes its files. A row without faces becomes of a photo from which a picture is to be
-        cut, but that changed or vanished since the scan; then it is decided again."""
+        """Decides the shard and writes its files. If a picture is to be cut from a photo that changed or vanished since
+        the scan, the photo's row loses its faces, and the shard is decided again."""
         parts = self._decide(shard)
         while unreadable := self._add_pictures(shard, parts):
             for row in unreadable:
@@ -268,8 +268,8 @@ class Enroller:
         return shard.folder + self._uuid("image", shard.rows[sighting.photo], sighting.ordinal)[FOLDER_DIGITS:]
 
     def _change(self, shard: _Shard, part: _Part) -> Change:
-        """What the shard changes in a directory: new persons, in the order of the manifest, and who was seen again;
-        with what follows from photos that it replaces."""
+        """What the shard changes in a directory: new persons, in the order of the manifest, who was seen again, and
+        what follows from photos that it replaces."""
         plan, unnamed = part.photos.plan, part.photos.unnamed
         for face_id in plan.rows()[1].references.values():
             if face_id is not None and face_id not in part.faces:  # a stored one
@@ -342,9 +342,8 @@ def _media_row(row: ExtractedRow, media_id: int) -> dict[str, Any]:
 
 
 def _file_row(row: ExtractedRow, media_id: int) -> dict[str, Any]:
-    names = (
-        FILES_SCHEMA.names[1:] if row.sha256 is not None else ()
-    )  # of a file that changed since nobody knows a state
+    # If the file changed since the scan, its state is unknown.
+    names = FILES_SCHEMA.names[1:] if row.sha256 is not None else ()
     return {"media_id": media_id, **{name: row.manifest.get(name) for name in names}}
 
 
