@@ -8,10 +8,9 @@ import os
 import sys
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Final, ParamSpec, TypeVar
 
-from pipeline.config import Settings
 from pipeline.extraction.images.decode import Decoder
 from pipeline.people.directory import Directories
 from pipeline.people.shards import Enroller
@@ -47,32 +46,22 @@ class LongWork:
 class ShardEnroller:
     """Enrols the shards of runs as they come, one at a time, on the directories that answer the requests."""
 
-    def __init__(self, client: LocalStore, directories: Directories, decoder: Decoder, settings: Settings) -> None:
+    def __init__(
+        self, client: LocalStore, directories: Directories, decoder: Decoder, max_bytes: int, urgent: Executor
+    ) -> None:
         self._client = client
-        self._directories = directories
-        self._decoder = decoder
-        self._max_bytes = settings.decode.max_bytes
-        self._long_work = LongWork("shards")
+        self._needed = decoder, directories, max_bytes, urgent
         self._current: tuple[str, Enroller] | None = None
 
     def enrol(self, run_id: str, shard: int) -> None:
-        """Decides and commits an extracted shard. Does nothing if it is in already: a run whose connection broke hands
-        it over again. Raises StoreError, TooManyDirectories."""
-        self._long_work.do(self._enrol, run_id, shard)
-
-    def close(self) -> None:
-        """Finishes the shards in hand."""
-        self._long_work.close()
-
-    def _enrol(self, run_id: str, shard: int) -> None:
+        """Decides and commits an extracted shard. Does nothing if it is committed already: a run whose connection broke
+        transfers it again. Raises StoreError, TooManyDirectories."""
         if shard in self._client.committed_shards(run_id):
             return
         run = self._client.run_row(run_id)
         manifest = self._client.read_manifest(run, shard)
         if self._current is None or self._current[0] != run_id:
-            urgent = self._long_work.urgent
-            enroller = Enroller(self._client, run, self._decoder, self._directories, self._max_bytes, urgent)
-            self._current = run_id, enroller
+            self._current = run_id, Enroller(self._client, run, *self._needed)
         self._current[1].commit(shard, manifest, self._client.read_run_shard(run_id, shard))
         if shard + 1 == run.shards:
             self._current = None  # it keeps faces of the last shards

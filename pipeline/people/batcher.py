@@ -19,17 +19,9 @@ RETRY_AFTER_S: Final = 1
 
 
 @dataclass(frozen=True)
-class Extracted:
-    """The faces of one image (`extractor.face_schema`), and the seconds that the detector took for its batch."""
-
-    faces: pa.Table
-    detection_s: float
-
-
-@dataclass(frozen=True)
 class _Waiting:
     image: DecodedImage
-    answer: Future[Extracted] = field(default_factory=Future)
+    answer: Future[tuple[pa.Table, float]] = field(default_factory=Future)
 
     @property
     def pixels(self) -> int:
@@ -56,9 +48,9 @@ class MicroBatcher:
         """Images that wait for the models."""
         return len(self._waiting)
 
-    def extract(self, image: DecodedImage) -> Extracted:
-        """The faces of one image, after a wait for the models. Raises Overloaded at once if too many images wait, and
-        DeviceError."""
+    def extract(self, image: DecodedImage) -> tuple[pa.Table, float]:
+        """Waits for the models. Returns the faces of one image (`extractor.face_schema`), and the seconds that the
+        detector took for its batch. Raises Overloaded at once if too many images wait, and DeviceError."""
         mine = _Waiting(image)
         with self._changed:
             if self._closed or len(self._waiting) >= self._queue_images:
@@ -109,4 +101,4 @@ class MicroBatcher:
             return
         detection_s = times.seconds(*DETECTION)
         for waiting, table in answers:
-            waiting.answer.set_result(Extracted(table, detection_s))
+            waiting.answer.set_result((table, detection_s))

@@ -8,32 +8,29 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
-from typing import TypeAlias
 
 from pipeline.config import MatchSettings
 from pipeline.extraction.rows import ExtractedFace, ExtractedRow
-from pipeline.extraction.stored_picture import MEDIA_TYPE
 from pipeline.matching.match import Matcher
 from pipeline.people.correction_plan import Plan
 from pipeline.people.decide import Sighting, failed_measures
 from pipeline.people.directory import Directory
 from pipeline.people.reference_pictures import PictureReader, Pictures
 from pipeline.people.same_faces import Box, PlacedFace, same_faces
-from pipeline.store import ERASED, RUN, Change, FaceChange, Fact, LocalStore, PersonRecord, StoredFace, utc_now
+from pipeline.store import ERASED, FaceChange, Fact, LocalStore, PersonRecord, StoredFace
 from pipeline.types import DUPLICATE, FORGOTTEN, NO_FACE, OK, REPLACED, FloatArray
-
-_Place: TypeAlias = tuple[int, int]  # of a face: number of its photo in the shard, ordinal
 
 
 class ChangedPhotos:
-    """The photos of one directory that others of a shard replace."""
+    """The photos of one directory that others of a shard replace; there may be none."""
 
     def __init__(
         self,
         client: LocalStore,
         directory: Directory,
+        reader: PictureReader,
         rows: Mapping[int, ExtractedRow],
         gate: MatchSettings,
         matcher: Matcher,
@@ -42,39 +39,47 @@ class ChangedPhotos:
         """`rows`: the shard's rows of the directory, by their number in it. `matcher` and `bound`: as in
         `same_faces`."""
         self.directory = directory
-        self._client = client
+        self.plan = Plan(client, directory, Pictures(reader, directory, required=False, locked=False))
         self._gate, self._matcher, self._bound = gate, matcher, bound
-        self._rows = {photo: row for photo, row in rows.items() if replaced_by(row)}
-        self._plan = Plan(client, directory, utc_now())
-        media = [media_id for row in self._rows.values() for media_id in replaced_by(row)]
-        known = client.photos_of_runs(directory.account_id, directory.name, media) if media else {}
-        there = [media_id for media_id, status in known.items() if status not in (FORGOTTEN, REPLACED)]
-        labels = client.labelled_photos(directory.account_id, directory.name, there, []) if there else []
-        self._erased = {photo.media_id for photo in labels if photo.label == ERASED}
-        faces = self._plan.faces(media_ids=there) if there else []
-        # As they are before anything else is read of them.
-        self._persons = {str(f.person_id): _records(directory, str(f.person_id)) for f in faces if f.person_id}
+        self._rows: dict[int, ExtractedRow] = {}
+        self._erased: set[int] = set()  # media whose labels were erased
+        self._persons: dict[str, dict[str, PersonRecord]] = {}  # as they are before anything else is read of them
         self._earlier: dict[int, list[StoredFace]] = defaultdict(list)  # by their media
-        for face in faces:
-            self._earlier[face.media_id].append(face)
-        self._vectors = client.face_vectors([face.face_id for face in faces if face.has_embedding])
-        for photo, row in list(self._rows.items()):
-            if self._lies_on_its_side(row):
-                del self._rows[photo]
-        going = {media_id for row in self._rows.values() for media_id in replaced_by(row)}
-        self._going = [face for face in faces if face.media_id in going]
-        self._plan.remove_photos([media_id for media_id in there if media_id in going], self._going)
+        self._embeddings: dict[int, FloatArray] = {}  # of the earlier faces
+        self._going: list[StoredFace] = []
         self._facts: dict[int | None, list[Fact]] = defaultdict(list)
-        for fact in self._plan.facts([], [face.face_id for face in self._going]) if self._going else ():
-            self._facts[fact.face_id].append(fact)
-        self._references = set(self._plan.reference_faces(list(self._persons)).values()) if self._persons else set()
-        self._successors: dict[int, _Place] = {}  # earlier face -> the later one that it is
+        self._references: set[int] = set()
+        self._successors: dict[int, int] = {}  # earlier face -> the later one that it is
         self._new: dict[int, Sighting] = {}  # by face id
         self._later: Sequence[Sighting] = ()  # of the photos, and somebody's
-        self._pictures = Pictures(required=False)
+        replacing = {photo: row for photo, row in rows.items() if replaced_by(row)}
+        if replacing:
+            self._read(client, replacing)
 
-    def __bool__(self) -> bool:
-        return bool(self._plan.leaving)
+    def _read(self, client: LocalStore, replacing: Mapping[int, ExtractedRow]) -> None:
+        place = self.directory.account_id, self.directory.name
+        known = client.photos_of_runs(*place, [media_id for row in replacing.values() for media_id in replaced_by(row)])
+        there = [media_id for media_id, status in known.items() if status not in (FORGOTTEN, REPLACED)]
+        if not there:
+            return
+        faces = self.plan.faces(media_ids=there)
+        persons = {str(f.person_id): _records(self.directory, str(f.person_id)) for f in faces if f.person_id}
+        for face in faces:
+            self._earlier[face.media_id].append(face)
+        vectors = client.face_vectors([face.face_id for face in faces if face.has_embedding])
+        self._embeddings = {face_id: vector.embedding for face_id, vector in vectors.items()}
+        turned = {photo for photo, row in replacing.items() if self._lies_on_its_side(row)}
+        rows = {photo: row for photo, row in replacing.items() if photo not in turned}
+        going = {media_id for row in rows.values() for media_id in replaced_by(row)}.intersection(there)
+        if not going:
+            return
+        self._rows, self._persons = rows, persons
+        self._erased = {p.media_id for p in client.labelled_photos(*place, there, []) if p.label == ERASED}
+        self._going = [face for face in faces if face.media_id in going]
+        self.plan.remove_photos([media_id for media_id in there if media_id in going], self._going, REPLACED)
+        for fact in client.facts_about([face.face_id for face in self._going], []):
+            self._facts[fact.face_id].append(fact)
+        self._references = set(client.reference_faces(list(persons)).values())
 
     @property
     def unnamed(self) -> list[int]:
@@ -85,21 +90,22 @@ class ChangedPhotos:
         """Whether any person who lost a face has changed since, ignoring counters."""
         return any(_records(self.directory, person_id) != then for person_id, then in self._persons.items())
 
-    def take_over(self, sightings: list[Sighting]) -> None:
-        """Resolves faces that were also in the photo's previous version and had a person or a constraint."""
+    def take_over(self, faces: dict[int, Sighting]) -> None:
+        """Resolves faces (by face id) that were also in the photo's previous version and had a person or a
+        constraint."""
         by_photo: dict[int, list[int]] = defaultdict(list)
-        for number, s in enumerate(sightings):
+        for face_id, s in faces.items():
             if s.photo in self._rows and s.outcome != "removed":
-                by_photo[s.photo].append(number)
-        for photo, numbers in by_photo.items():
+                by_photo[s.photo].append(face_id)
+        for photo, own in by_photo.items():
             row = self._rows[photo]
             earlier = self._earlier_faces(row)
-            for later, known in self._same(earlier, row, [sightings[number].face for number in numbers]).items():
-                face, s = earlier[known], sightings[numbers[later]]
+            for later, known in self._same(earlier, row, [faces[face_id].face for face_id in own]).items():
+                face, s = earlier[known], faces[own[later]]
                 is_known = face.person_id is not None or face.face_id in self._facts
                 if is_known and (not s.settled or s.person_id == face.person_id):
-                    self._successors[face.face_id] = s.photo, s.ordinal
-                    sightings[numbers[later]] = replace(
+                    self._successors[face.face_id] = own[later]
+                    faces[own[later]] = replace(
                         s,
                         settled=True,
                         again=True,
@@ -115,7 +121,7 @@ class ChangedPhotos:
         """`same_faces` of a photo's earlier and later faces."""
         width, height = row.image["width"], row.image["height"]
         return same_faces(
-            [PlacedFace(_place(face.box, face.width, face.height), self._vector(face)) for face in earlier],
+            [PlacedFace(_place(f.box, f.width, f.height), self._embeddings.get(f.face_id)) for f in earlier],
             [PlacedFace(_place(face.box, width, height), face.embedding) for face in later],
             self._matcher,
             self._bound,
@@ -132,34 +138,26 @@ class ChangedPhotos:
         poor = all(failed_measures(face.qualities, self._gate) for face in row.faces)
         return poor and not self._same(earlier, row, row.faces)
 
-    def _vector(self, face: StoredFace) -> FloatArray | None:
-        known = self._vectors.get(face.face_id)
-        return None if known is None else known.embedding
-
-    def settle(self, sightings: Sequence[tuple[int, Sighting]], reader: PictureReader) -> None:
-        """Decides by which faces the persons are known from now on. `sightings`: the directory's, decided, each with
-        its face id."""
-        face_ids = {(s.photo, s.ordinal): face_id for face_id, s in sightings}
-        self._later = [s for _, s in sightings if s.photo in self._rows and s.person_id is not None]
-        self._new = {face_id: s for face_id, s in sightings if s.outcome == "matched"}
-        self._plan.add_faces(_stored_face(face_id, s) for face_id, s in self._new.items())
+    def settle(self, faces: Mapping[int, Sighting]) -> None:
+        """Decides by which faces the persons are known from now on. `faces`: the directory's, decided, by face id."""
+        if not self._rows:
+            return
+        self._later = [s for s in faces.values() if s.photo in self._rows and s.person_id is not None]
+        self._new = {face_id: s for face_id, s in faces.items() if s.outcome == "matched"}
+        self.plan.add_faces(_stored_face(face_id, s) for face_id, s in self._new.items())
+        for face_id in self._new:
+            self.plan.pictures.add(face_id, b"")  # made later, with those of the shard
         for face in self._going:
             if face.face_id in self._successors:
-                face_id = face_ids[self._successors[face.face_id]]
+                face_id = self._successors[face.face_id]
                 is_reference = face.face_id in self._references and self._new[face_id].keeps_vector
-                self._plan.succeed(face, face_id, self._facts.get(face.face_id, []), reference=is_reference)
-
-        def pick(person_id: str, faces: Sequence[StoredFace]) -> int | None:
-            # Of a new face it is made with those of the shard.
-            self._pictures.find(faces, lambda f: b"" if f.face_id in self._new else reader.read(self.directory, f))
-            return self._pictures.pick(person_id, faces)
-
+                self.plan.succeed(face, face_id, self._facts.get(face.face_id, []), reference=is_reference)
         # Of a person who is being committed this moment nothing is known here: then this is outdated.
-        self._plan.settle([p for p in self._persons if self.directory.get(p) is not None], pick)
+        self.plan.settle([p for p in self._persons if self.directory.get(p) is not None])
 
     def face_changes(self) -> list[FaceChange]:
         """Who lost and who gained a face, photo by photo."""
-        deleted = {person_id for person_id, columns in self._plan.rows()[1].persons.items() if columns is None}
+        deleted = {person_id for person_id, columns in self.plan.rows()[1].persons.items() if columns is None}
         later: dict[int, Counter[str]] = defaultdict(Counter)
         for s in self._later:
             later[s.photo][self._root(str(s.person_id), deleted)] += 1
@@ -186,42 +184,6 @@ class ChangedPhotos:
             return person_id if root is None else root.person_id
         members = (record.person_id for record in self.directory.merged_set(person_id))
         return next((member for member in members if member not in deleted), root.person_id)
-
-    @property
-    def chosen(self) -> list[Sighting]:
-        """The new faces by which persons are known from now on."""
-        return [self._new[face_id] for face_id in self._chosen.values() if face_id in self._new]
-
-    @property
-    def _chosen(self) -> dict[str, int]:
-        references = self._plan.rows()[1].references
-        return {person_id: face_id for person_id, face_id in references.items() if face_id is not None}
-
-    def change(self, guid_of: Callable[[int, Sighting | None], str], made: Mapping[str, bytes]) -> Change:
-        """What the shard's transaction does with it. `guid_of`: the name of the picture of a face, with its sighting if
-        it is new; `made`: the pictures of new faces, by name."""
-        pictures = {}
-        for person_id, face_id in self._chosen.items():
-            guid = guid_of(face_id, self._new.get(face_id))
-            picture = made[guid] if face_id in self._new else self._pictures[face_id]
-            if picture is not None:
-                pictures[person_id] = guid, picture, MEDIA_TYPE
-        before, after = self._plan.rows()
-        chosen = self._chosen.values()
-        new = {face_id: self._new[face_id].vector for face_id in chosen if face_id in self._new}
-        return Change(
-            self.directory.account_id,
-            self.directory.name,
-            "replace_photos",
-            RUN,
-            before,
-            after,
-            seqs=self._plan.seqs(),
-            pictures=pictures,
-            vectors={**self._client.face_vectors([face_id for face_id in chosen if face_id not in new]), **new},
-            leaving=self._plan.leaving,
-            leaving_status=REPLACED,
-        )
 
 
 def replaced_by(row: ExtractedRow) -> Sequence[int]:

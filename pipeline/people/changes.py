@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from datetime import datetime
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pipeline.config import REFUSE, ServeSettings
 from pipeline.errors import PersonHeadersRequired
 from pipeline.extraction.stored_picture import MEDIA_TYPE
 from pipeline.matching.match import Matcher
-from pipeline.people.decide import Decision, Sighting, gives_way, seen_of, updaters
-from pipeline.people.directory import Directory
+from pipeline.people.decide import Decision, Sighting, gives_way, occurrences, updaters
+from pipeline.people.locks import Footprint
 from pipeline.people.merging import merged_parents
 from pipeline.people.rules import (
     broken_constraints,
     changed,
     difference,
     label_conflict,
-    members,
     require_free,
     row_of,
 )
-from pipeline.people.types import Conflict, PostRequest, SimilarPerson
+from pipeline.people.types import Conflict, PostRequest
 from pipeline.store import (
     INSERT,
     MERGE,
@@ -39,6 +37,7 @@ from pipeline.store import (
     PostedPhoto,
     ReferenceOrigin,
     Rows,
+    reference_origins,
     utc_now,
 )
 
@@ -61,172 +60,170 @@ class Post:
         return replace(request.details, name=request.name, external_id=request.external_id) if described else NO_CHANGE
 
 
-@dataclass(frozen=True)
-class DecidedPost:
-    """The decision, and what an answer shows of the directory as it was then."""
-
-    decision: Decision
-    similar: list[list[SimilarPerson]] | None
-    identical: frozenset[int]  # faces that are themselves the reference they matched: the same image again
-    origins: Mapping[str, ReferenceOrigin] | None  # of the matched references; None: no conditions, or no update
-
-    @property
-    def sightings(self) -> Sequence[Sighting]:
-        return self.decision.sightings
-
-    def is_outdated(self) -> bool:
-        return self.decision.is_outdated()
-
-
-@dataclass
 class Changes:
-    """What a post changes, collected for its commit."""
+    """What a post changes by the settings of the server, collected for its commit."""
 
-    now: datetime
-    inserted: dict[str, PersonRecord] = field(default_factory=dict)  # new persons
-    updated: dict[str, dict[str, Any]] = field(default_factory=dict)  # columns of stored persons, as they will be
-    seen: Mapping[str, int] = field(default_factory=dict)  # stored persons whom the image shows again
-    references: list[Sighting] = field(default_factory=list)  # the faces that become references
-    conflicts: dict[int, Conflict] = field(default_factory=dict)  # by face: why it updates nobody, or is not merged
-    merged: set[str] = field(default_factory=set)  # the persons that a merge joins, and their roots
-    merge: bool = False
+    def __init__(self, client: LocalStore, settings: ServeSettings, post: Post, decision: Decision) -> None:
+        """Raises PersonHeadersRequired, ExternalIdTaken, MetadataTooLarge, PersonUnknown; then nothing is changed."""
+        self._settings = settings
+        self._directory = decision.directory
+        self._post, self._decision = post, decision
+        self._now = utc_now()
+        self._inserted: dict[str, PersonRecord] = {}  # new persons
+        self._updated: dict[str, dict[str, Any]] = {}  # columns of stored persons, as they will be
+        inserting = [s for s in decision.sightings if s.outcome == "inserted"]
+        matched = {str(s.person_id) for s in decision.sightings if s.outcome == "matched"}
+        matched -= {s.new_id for s in inserting}
+        self._known = {person_id: self._directory.record(person_id) for person_id in matched}  # and who are merged
+        shown = occurrences(self._directory, decision.sightings)
+        self._seen = {person_id: count for person_id, count in shown.items() if person_id in self._known}
+        self._references: list[Sighting] = []  # the faces that become references
+        self._merged: set[str] = set()  # the persons that a merge joins, and their roots
+        self._kind = INSERT
+        for sighting in inserting:
+            self._insert(sighting)
+        self.conflicts = self._conflicts()  # by face: why it updates nobody, or is not merged
+        updating = self._updating()
+        origins = self._origins(client, updating)
+        for sighting in updating:
+            self._update(sighting, origins)
+        if post.request.merge_with is not None:
+            self._merge(client, post.request.merge_with)
 
     @property
     def account_updated(self) -> bool:
-        return bool(self.inserted or self.updated)
+        return bool(self._inserted or self._updated)
 
     @property
     def person_ids(self) -> set[str]:
         """Whom it changes."""
-        return {*self.inserted, *self.updated, *self.seen}
+        return {*self._inserted, *self._updated, *self._seen}
 
-    def pictures(self, post: Post) -> dict[str, Picture]:
+    def pictures(self) -> dict[str, Picture]:
         """Of the new references, by person."""
-        return {str(s.person_id): _picture(post, s) for s in self.references}
+        return {str(s.person_id): _picture(self._post, s) for s in self._references}
 
-    def change(self, directory: Directory, post: Post, ids: tuple[int, int]) -> Change:
-        """`ids`: the reserved media id of the image, and the first of its faces' ids."""
-        media_id, first_face_id = ids
-        faces = dict(enumerate(self.references, first_face_id))
-        stored = {person_id: directory.get(person_id) for person_id in {*self.updated, *self.seen}}
-        known = {person_id: record for person_id, record in stored.items() if record is not None}
-        columns = {p: {name: getattr(known[p], name) for name in new} for p, new in self.updated.items()}
-        kind = UPDATE if any(columns.values()) else INSERT
+    def footprint(self) -> Footprint:
+        decision = self._decision
+        records = (*self._inserted.values(), *self._known.values())
+        given = (columns.get("external_id") for columns in self._updated.values())
+        external_ids = (*(record.external_id for record in records), *given)
+        matched = {sighting.person_id for sighting in decision.sightings if sighting.person_id is not None}
+        return Footprint(
+            person_ids=frozenset(matched | self.person_ids | self._merged),
+            external_ids=frozenset(each for each in external_ids if each and self._settings.unique_external_ids),
+            image_hashes=frozenset(decision.sightings[0].image_hashes),
+            faces=decision.faces.embeddings,
+            new_references=[sighting.ordinal for sighting in self._references],
+            matcher=self._post.matcher,
+        )
+
+    def change(self, client: LocalStore) -> Change:
+        """The change that makes it, with ids that it reserves."""
+        media_id, first_face_id = client.reserve_ids(bool(self._references), len(self._references))
+        faces = dict(enumerate(self._references, first_face_id))
+        columns = {p: {name: getattr(self._known[p], name) for name in new} for p, new in self._updated.items()}
+        posted = [_posted(face_id, s) for face_id, s in faces.items()]
         return Change(
-            directory.account_id,
-            directory.name,
-            MERGE if self.merge else kind,
-            before=Rows({**dict.fromkeys(self.inserted), **columns}),
+            self._directory.account_id,
+            self._directory.name,
+            UPDATE if self._kind == INSERT and any(columns.values()) else self._kind,
+            before=Rows({**dict.fromkeys(self._inserted), **columns}),
             after=Rows(
-                {**{p: row_of(record) for p, record in self.inserted.items()}, **self.updated},
+                {**{p: row_of(record) for p, record in self._inserted.items()}, **self._updated},
                 references={str(s.person_id): face_id for face_id, s in faces.items()},
             ),
-            seen=self.seen,
-            seqs={person_id: record.seq for person_id, record in known.items()},
-            photo=PostedPhoto(media_id, post.image, [_posted(n, s) for n, s in faces.items()]) if faces else None,
-            replaced=[str(s.person_id) for s in self.references if s.person_id not in self.inserted],
-            pictures=self.pictures(post),
+            seen=self._seen,
+            seqs={person_id: record.seq for person_id, record in self._known.items()},
+            photo=PostedPhoto(media_id, self._post.image, posted) if faces else None,
+            replaced=[str(s.person_id) for s in self._references if s.person_id not in self._inserted],
+            pictures=self.pictures(),
             vectors={face_id: s.vector for face_id, s in faces.items()},
         )
 
-
-class ChangeRules:
-    """Says what decided posts change, by the settings of the server."""
-
-    def __init__(self, client: LocalStore, settings: ServeSettings) -> None:
-        self._client = client
-        self._settings = settings
-
-    def changes(self, directory: Directory, post: Post, decided: DecidedPost) -> Changes:
-        """All that it changes. Raises PersonHeadersRequired, ExternalIdTaken, MetadataTooLarge, PersonUnknown; then
-        nothing is changed."""
-        changes = Changes(utc_now(), seen=seen_of(directory, decided.decision.occurrences()))
-        for sighting in decided.sightings:
-            if sighting.outcome == "inserted":
-                self._insert(directory, post, sighting, changes)
-        changes.conflicts = self._conflicts(directory, post, decided)
-        for sighting in self._updating(post, decided, changes.conflicts):
-            self._update(directory, post, decided, sighting, changes)
-        if post.request.merge_with is not None:
-            self._merge(directory, post.request.merge_with, decided, changes)
-        return changes
-
-    def _conflicts(self, directory: Directory, post: Post, decided: DecidedPost) -> dict[int, Conflict]:
+    def _conflicts(self) -> dict[int, Conflict]:
         """The faces that are not of the named person; else those that the headers call somebody else."""
-        if post.request.update_person_id is not None:
-            return {sighting.ordinal: "person" for sighting in decided.sightings if sighting.outcome == "recognised"}
+        request, sightings = self._post.request, self._decision.sightings
+        if request.update_person_id is not None:
+            return {sighting.ordinal: "person" for sighting in sightings if sighting.outcome == "recognised"}
         conflicts: dict[int, Conflict] = {}
-        if post.request.update and self._settings.update_conflicts == REFUSE:
-            for sighting in decided.sightings:
-                record = directory.get(str(sighting.person_id)) if sighting.outcome == "matched" else None
-                conflict = label_conflict(record, post.said_of(sighting)) if record is not None else None
+        if request.update and self._settings.update_conflicts == REFUSE:
+            for sighting in sightings:
+                record = self._known.get(str(sighting.person_id))
+                conflict = label_conflict(record, self._post.said_of(sighting)) if record is not None else None
                 if conflict is not None:
                     conflicts[sighting.ordinal] = conflict
         return conflicts
 
-    def _updating(self, post: Post, decided: DecidedPost, conflicts: dict[int, Conflict]) -> list[Sighting]:
+    def _updating(self) -> list[Sighting]:
         """The faces that update the person they matched. One in conflict keeps the other faces from it, too."""
-        in_conflict = {decided.sightings[ordinal].person_id for ordinal in conflicts}
-        found = updaters(decided.sightings) if post.request.update else []
+        sightings = self._decision.sightings
+        in_conflict = {sightings[ordinal].person_id for ordinal in self.conflicts}
+        found = updaters(sightings) if self._post.request.update else []
         return [sighting for sighting in found if sighting.person_id not in in_conflict]
 
-    def _insert(self, directory: Directory, post: Post, sighting: Sighting, changes: Changes) -> None:
-        said = post.said_of(sighting)
-        required = self._settings.person_headers == "required" and sighting.ordinal == post.described
+    def _insert(self, sighting: Sighting) -> None:
+        said = self._post.said_of(sighting)
+        required = self._settings.person_headers == "required" and sighting.ordinal == self._post.described
         if required and (said.name is None or said.external_id is None):
             raise PersonHeadersRequired
         if self._settings.unique_external_ids:
-            require_free(directory, said.external_id, None)
-        record = PersonRecord.new(sighting.new_id, None, None, "", changes.now)
-        changes.inserted[sighting.new_id] = changed(record, said)
-        changes.references.append(sighting)
+            require_free(self._directory, said.external_id, None)
+        record = PersonRecord.new(sighting.new_id, None, None, "", self._now)
+        self._inserted[sighting.new_id] = changed(record, said)
+        self._references.append(sighting)
 
-    def _update(
-        self, directory: Directory, post: Post, decided: DecidedPost, sighting: Sighting, changes: Changes
-    ) -> None:
+    def _origins(self, client: LocalStore, updating: Sequence[Sighting]) -> Mapping[str, ReferenceOrigin] | None:
+        """Of the references that the faces may replace; None: the request has no conditions about them."""
+        request = self._post.request
+        if not updating or not (request.update_if_lower_quality or request.update_if_older_days):
+            return None
+        return client.ask(reference_origins, [str(sighting.person_id) for sighting in updating])
+
+    def _update(self, sighting: Sighting, origins: Mapping[str, ReferenceOrigin] | None) -> None:
         """Replaces the reference of the matched record, and the name and id where the headers give some."""
-        old = directory.get(str(sighting.person_id))
-        assert old is not None
-        said = post.said_of(sighting)
+        old = self._known[str(sighting.person_id)]
+        said = self._post.said_of(sighting)
         if self._settings.unique_external_ids and said.external_id != old.external_id:
-            require_free(directory, said.external_id, old.person_id)
+            require_free(self._directory, said.external_id, old.person_id)
         columns = difference(old, changed(old, said))
-        replaces = _replaces(post, decided, sighting, changes.now)
+        replaces = self._replaces(sighting, origins)
         if replaces:
-            changes.references.append(sighting)
+            self._references.append(sighting)
         if columns or replaces:
-            changes.updated[old.person_id] = columns
+            self._updated[old.person_id] = columns
 
-    def _merge(self, directory: Directory, with_id: str, decided: DecidedPost, changes: Changes) -> None:
+    def _replaces(self, sighting: Sighting, origins: Mapping[str, ReferenceOrigin] | None) -> bool:
+        """Whether the face takes the place of the reference that it matched: not if it is this reference, because the
+        same image came again."""
+        position = int(self._decision.positions[sighting.ordinal])
+        if self._decision.view.index.is_of(position, sighting.image_hashes, sighting.face.box):
+            return False
+        if origins is None:
+            return True
+        origin = origins.get(str(sighting.person_id))
+        return origin is not None and gives_way(origin, sighting.face, self._post.request, self._now)
+
+    def _merge(self, client: LocalStore, with_id: str) -> None:
         """Makes the person of the face and another one person, as `PUT /merge` does. A conflict is no match, and a
         constraint that they are two people is one."""
-        (sighting,) = decided.sightings
+        (sighting,) = self._decision.sightings
         person_id = sighting.person_id
-        if person_id is None or sighting.ordinal in changes.conflicts:
+        if person_id is None or sighting.ordinal in self.conflicts:
             return
-        new = changes.inserted.get(person_id)
-        changes.merged = {with_id, person_id}
-        parents = merged_parents(directory, [with_id, person_id], new)
-        if broken_constraints(directory, parents, self._client.facts_about([], members(directory, parents))):
-            changes.conflicts[sighting.ordinal] = "stated-two-people"
+        self._merged = {with_id, person_id}
+        parents = merged_parents(self._directory, [with_id, person_id], self._inserted.get(person_id))
+        if broken_constraints(client, self._directory, parents):
+            self.conflicts[sighting.ordinal] = "stated-two-people"
             return
         for child, parent_id in parents.items():
-            if child in changes.inserted:
-                changes.inserted[child] = replace(changes.inserted[child], parent_id=parent_id)
+            if child in self._inserted:
+                self._inserted[child] = replace(self._inserted[child], parent_id=parent_id)
             else:
-                changes.updated.setdefault(child, {})["parent_id"] = parent_id
-            changes.merged |= {child, str(parent_id)}
-        changes.merge = bool(parents)
-
-
-def _replaces(post: Post, decided: DecidedPost, sighting: Sighting, now: datetime) -> bool:
-    """Whether the face takes the place of the reference that it matched."""
-    if sighting.ordinal in decided.identical:
-        return False
-    if decided.origins is None:
-        return True
-    origin = decided.origins.get(str(sighting.person_id))
-    return origin is not None and gives_way(origin, sighting.face, post.request, now)
+                self._known[child] = self._directory.record(child)
+                self._updated.setdefault(child, {})["parent_id"] = parent_id
+            self._merged |= {child, str(parent_id)}
+            self._kind = MERGE
 
 
 def _posted(face_id: int, sighting: Sighting) -> PostedFace:

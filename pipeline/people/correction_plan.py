@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from datetime import datetime
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import replace
 from typing import Any, Final, TypeAlias
 
-from pipeline.errors import CorrectionImpossible, FaceUnknown, PersonUnknown, PhotoUnknown
+from pipeline.errors import CorrectionImpossible, FaceUnknown, PhotoUnknown, PictureMissing
+from pipeline.extraction.stored_picture import MEDIA_TYPE
 from pipeline.people.directory import Directory
+from pipeline.people.reference_pictures import Pictures
 from pipeline.people.rules import NOT_SAME, row_of, two_people
 from pipeline.store import (
     FACE_COLUMNS,
     FOLDER_DIGITS,
+    Change,
     Correction,
     FaceVector,
     Fact,
@@ -23,49 +25,51 @@ from pipeline.store import (
     PersonRecord,
     Rows,
     StoredFace,
+    utc_now,
 )
 from pipeline.types import FORGOTTEN
 
 IS, IS_NOT, NOBODY = "is", "is_not", "nobody"  # kinds of facts, beside NOT_SAME
 Columns: TypeAlias = Mapping[str, Any] | None  # of a person; None: there is none
-# The person, faces to choose from -> the id of one; None: nobody can be known by them.
-PickFace = Callable[[str, Sequence[StoredFace]], int | None]
-
-
-def best_first(faces: Iterable[StoredFace]) -> list[StoredFace]:
-    """Faces that can be a reference, the best first: by the product of their qualities, size, then age."""
-    return sorted((f for f in faces if f.has_embedding), key=lambda f: (-f.quality, -f.area, f.face_id))
+_COUNTS: Final = ("occurrence", "last_occurrence_at", "modified_at")  # of a person, that posts and runs change
 
 
 class Plan:
-    """The rows of one correction."""
+    """The rows of one correction, and of photos that a shard replaces."""
 
     def __init__(
         self,
         client: LocalStore,
         directory: Directory,
-        now: datetime,
+        pictures: Pictures,
         decoded: Mapping[int, FaceVector] | None = None,
         vectors: Mapping[int, FaceVector] | None = None,
     ) -> None:
         """`decoded`: vectors of rejected faces, by face id; if the face gets a person, its vector is stored. `vectors`:
         of faces, if the caller has them."""
-        self._client = client
+        self.client = client
         self._decoded = decoded or {}
-        self._vectors = vectors or self._decoded
+        self._vectors = dict(vectors or self._decoded)
         self.directory = directory
-        self.now = now
+        self.pictures = pictures
+        self.now = utc_now()
+        self.said: Mapping[str, Any] = {}  # what it is in words: fields of CorrectionAnswer
+        # If it is made without the lock: the persons that it changes, or whose faces, as they were.
+        self.known: dict[str, PersonRecord] = {}
         self._persons: dict[str, tuple[Columns, Columns]] = {}  # before, after; as those below
         self._faces: dict[int, tuple[Mapping[str, Any], Mapping[str, Any]]] = {}
         self._references: dict[str, tuple[int | None, int | None]] = {}
         self._withdrawn: dict[Fact, None] = {}  # in their order
         self._stated: list[Fact] = []
         self.undoes: Correction | None = None  # its rows are the plan's, the other way round
-        self._guids: dict[int, str] = {}  # of the pictures of faces that are to be references
+        self.guids: dict[int, str] = {}  # of the pictures of faces that are to be references, if the caller names them
         self._folder = str(uuid.uuid4())[:FOLDER_DIGITS]  # one folder holds them all, made and synced once
         self.leaving: list[int] = []  # media that are deleted
+        self.leaving_status = FORGOTTEN
         self.gone_faces: set[int] = set()  # with them, or with their persons
         self.deleted: list[str] = []  # persons, with all of theirs
+        self.remembered: Set[str] = frozenset()  # as `Change.remembered`
+        self.seen: Mapping[str, int] = {}  # as `Change.seen`
         self.labels: list[MediaLabel] = []  # that are noted with it
         self._new_faces: list[StoredFace] = []  # that come with the same commit
 
@@ -80,18 +84,43 @@ class Plan:
         after = Rows({p: a for p, (_, a) in persons}, {f: a for f, (_, a) in faces}, {p: a for p, (_, a) in references})
         return replace(before, facts=list(self._withdrawn)), replace(after, facts=self._stated)
 
-    def seqs(self) -> dict[str, int]:
-        """Sequence numbers of the stored persons that it changes."""
-        _, after = self.rows()
-        records = map(self.directory.get, after.persons)
-        return {record.person_id: record.seq for record in records if record is not None}
+    def change(self, kind: str, origin: str, *, dry_run: bool = False) -> Change:
+        """The change that makes it. A `dry_run` needs no pictures and vectors."""
+        before, after = self.rows()
+        chosen = {} if dry_run else {p: face_id for p, face_id in after.references.items() if face_id is not None}
+        pictures = {person_id: self.pictures[face_id] for person_id, face_id in chosen.items()}
+        stored = map(self.directory.get, {*after.persons, *self.seen})
+        last = self.undoes
+        return Change(
+            self.directory.account_id,
+            self.directory.name,
+            "redo" if last is not None and last.kind == "undo" else kind,
+            origin,
+            before,
+            after,
+            self.seen,
+            seqs={record.person_id: record.seq for record in stored if record is not None},
+            pictures={p: (self.guid(chosen[p]), file, MEDIA_TYPE) for p, file in pictures.items() if file is not None},
+            vectors=self.vectors(list(chosen.values())),
+            admitted={face_id: self._decoded[face_id].embedding for face_id in self._faces if face_id in self._decoded},
+            undoes=None if last is None else last.undoes or last.correction_id,
+            deleted=self.deleted,
+            remembered=self.remembered,
+            leaving=self.leaving,
+            leaving_status=self.leaving_status,
+            labels=self.labels,
+        )
 
-    def record(self, person_id: str) -> PersonRecord:
-        """Raises PersonUnknown."""
-        record = self.directory.get(person_id)
-        if record is None:
-            raise PersonUnknown
-        return record
+    def is_outdated(self) -> bool:
+        """Whether a post or a run has changed what it changes or rests on. (`Directory.corrections` counts
+        corrections.) Changes of other people do not matter."""
+        _, after = self.rows()
+        gone = {person_id for person_id, columns in after.persons.items() if columns is None}
+        children = (child.person_id for person_id in gone for child in self.directory.children(person_id))
+        return any(child not in after.persons for child in children) or any(
+            not _same(record, self.directory.get(person_id), whole=person_id in gone)
+            for person_id, record in self.known.items()
+        )
 
     def faces(
         self, face_ids: Sequence[int] = (), person_ids: Sequence[str] = (), media_ids: Sequence[int] = ()
@@ -99,30 +128,18 @@ class Plan:
         """These faces, and all faces of these persons and media, as they are stored; a decoded face counts as one with
         an embedding."""
         account_id, name = self.directory.account_id, self.directory.name
-        faces = self._client.stored_faces(account_id, name, face_ids, person_ids, media_ids)
+        faces = self.client.stored_faces(account_id, name, face_ids, person_ids, media_ids)
         return [replace(f, has_embedding=True) if f.face_id in self._decoded else f for f in faces]
-
-    def new_vectors(self) -> dict[int, FaceVector]:
-        """Vectors of rejected faces that get a person."""
-        return {face_id: self._decoded[face_id] for face_id in self._faces if face_id in self._decoded}
 
     def vectors(self, face_ids: Sequence[int]) -> dict[int, FaceVector]:
         """Vectors of these faces, by face id."""
         known = {face_id: self._vectors[face_id] for face_id in face_ids if face_id in self._vectors}
         missing = sorted(set(face_ids) - known.keys())
-        return known | (self._client.face_vectors(missing) if missing else {})
+        return known | (self.client.face_vectors(missing) if missing else {})
 
     def guid(self, face_id: int) -> str:
         """The picture's name of a face that becomes a reference."""
-        return self._guids.setdefault(face_id, self._folder + str(uuid.uuid4())[FOLDER_DIGITS:])
-
-    def facts(self, person_ids: Sequence[str], face_ids: Sequence[int] = ()) -> list[Fact]:
-        """The constraints on these persons and faces."""
-        return self._client.facts_about(face_ids, person_ids)
-
-    def reference_faces(self, person_ids: Sequence[str]) -> dict[str, int]:
-        """person id -> face id, of those that have a reference."""
-        return self._client.reference_faces(person_ids)
+        return self.guids.setdefault(face_id, self._folder + str(uuid.uuid4())[FOLDER_DIGITS:])
 
     def movable(self, face_ids: Sequence[int]) -> list[StoredFace]:
         """These faces. Raises FaceUnknown, and CorrectionImpossible for one that was posted."""
@@ -138,7 +155,7 @@ class Plan:
 
     # Changes
 
-    def change(self, record: PersonRecord, **columns: Any) -> None:
+    def update(self, record: PersonRecord, **columns: Any) -> None:
         """Sets columns of a person; those with this value already are left out."""
         before, after = self._persons.get(record.person_id, ({}, {}))
         known = after or {}
@@ -147,8 +164,16 @@ class Plan:
             old = {name: getattr(record, name) for name in new}
             self._persons[record.person_id] = {**old, **(before or {})}, {**(after or {}), **new}
 
-    def insert(self, record: PersonRecord) -> None:
+    def insert(self, record: PersonRecord, face_id: int | None = None) -> None:
+        """`face_id`: of the reference, unless `settle` is to choose it."""
         self._persons[record.person_id] = None, row_of(record)
+        if face_id is not None:
+            self._references[record.person_id] = None, face_id
+
+    def add_reference(self, face_id: int, guid: str, picture: bytes, vector: FaceVector) -> None:
+        """What a face has that the same commit stores, and that becomes a reference."""
+        self.guids[face_id], self._vectors[face_id] = guid, vector
+        self.pictures.add(face_id, picture)
 
     def move(self, face: StoredFace, person_id: str | None) -> None:
         """Assigns the face to a person, or to nobody. Does nothing if it is so already."""
@@ -161,7 +186,7 @@ class Plan:
         """Adds constraints; they replace those that they contradict."""
         faces = [fact.face_id for fact in facts if fact.face_id is not None]
         persons = [fact.person_id for fact in facts if fact.kind == NOT_SAME and fact.person_id is not None]
-        known = self.facts(persons, faces)
+        known = self.client.facts_about(faces, persons)
         of_face: dict[int | None, list[Fact]] = defaultdict(list)
         for fact in facts:
             of_face[fact.face_id].append(fact)
@@ -171,13 +196,14 @@ class Plan:
     def withdraw(self, facts: Iterable[Fact]) -> None:
         self._withdrawn.update(dict.fromkeys(facts))
 
-    def delete(self, person_ids: Sequence[str]) -> None:
-        """Deletes persons with everything of theirs."""
+    def delete(self, person_ids: Sequence[str], remembered: Set[str]) -> None:
+        """Deletes persons with everything of theirs. `remembered`: as `Change.remembered`."""
         self.deleted = list(dict.fromkeys(person_ids))
+        self.remembered = remembered
 
     def forget_photos(self, media_ids: Sequence[int]) -> list[StoredFace]:
         """Removes photos that are not forgotten yet; returns their faces. Raises PhotoUnknown."""
-        known = self._client.photos_of_runs(self.directory.account_id, self.directory.name, media_ids)
+        known = self.client.photos_of_runs(self.directory.account_id, self.directory.name, media_ids)
         unknown = sorted(set(media_ids) - known.keys())
         if unknown:
             raise PhotoUnknown(media_ids=", ".join(map(str, unknown[:20])) + (", ..." if unknown[20:] else ""))
@@ -186,9 +212,9 @@ class Plan:
         self.remove_photos(going, faces)
         return faces
 
-    def remove_photos(self, media_ids: Sequence[int], faces: Sequence[StoredFace]) -> None:
+    def remove_photos(self, media_ids: Sequence[int], faces: Sequence[StoredFace], status: str = FORGOTTEN) -> None:
         """Removes photos of runs with all their faces."""
-        self.leaving = list(media_ids)
+        self.leaving, self.leaving_status = list(media_ids), status
         self.gone_faces = {face.face_id for face in faces}
 
     def add_faces(self, faces: Iterable[StoredFace]) -> None:
@@ -207,11 +233,12 @@ class Plan:
         """Whether no person would be left in the directory."""
         return len(self.directory) + sum((old is None) - (new is None) for old, new in self._persons.values()) == 0
 
-    def settle(self, person_ids: Iterable[str], pick: PickFace) -> None:
+    def settle(self, person_ids: Iterable[str], failed: set[str] | None = None) -> None:
         """Resolves persons who lost faces, or got their first: each gets another reference if it needs one; a person
-        without faces and name is deleted. Raises what `pick` does."""
+        without faces and name is deleted. Raises what `Pictures.pick` does; with `failed`, the persons are added to it
+        whose reference can't be replaced."""
         wanted = sorted(set(person_ids))
-        references = self.reference_faces(wanted)
+        references = self.client.reference_faces(wanted)
         own: dict[str | None, list[StoredFace]] = {person_id: [] for person_id in wanted}
         for face in (*self.faces(list(self._faces), wanted), *self._new_faces):
             if face.face_id in self.gone_faces:
@@ -224,7 +251,14 @@ class Plan:
             if person_id in self._references:
                 continue  # it has a successor
             old, faces = references.get(person_id), own[person_id]
-            new = pick(person_id, faces) if faces and old not in [face.face_id for face in faces] else old
+            new = old
+            if faces and old not in [face.face_id for face in faces]:
+                try:
+                    new = self.pictures.pick(person_id, faces)
+                except (PictureMissing, CorrectionImpossible):
+                    if failed is None:
+                        raise
+                    failed.add(person_id)
             if new != old or (not faces and old is not None):
                 self._references[person_id] = old, new if faces else None
         self._without_faces([person_id for person_id in wanted if not own[person_id]])
@@ -232,18 +266,19 @@ class Plan:
     def _without_faces(self, person_ids: Sequence[str]) -> None:
         """Deletes persons without a name; their not-same constraints pass to the new root."""
         heirs: dict[str | None, str | None] = {}
-        for record in map(self.record, person_ids):
+        for record in map(self.directory.record, person_ids):
             if has_name(record):
                 continue
             children = [p for p in self.directory.merged_set(record.person_id) if self._parent(p) == record.person_id]
             heir = self._parent(record) or (children[0].person_id if children else None)
             for child in children:
-                self.change(child, parent_id=None if child.person_id == heir else heir)
+                self.update(child, parent_id=None if child.person_id == heir else heir)
             self._persons[record.person_id] = row_of(record), None
             heirs[record.person_id] = heir
         if not heirs:
             return
-        known = [fact for fact in self.facts(list(map(str, heirs))) if fact not in self._withdrawn]
+        known = self.client.facts_about([], list(map(str, heirs)))
+        known = [fact for fact in known if fact not in self._withdrawn]
         lost = [fact for fact in (*known, *self._stated) if heirs.keys() & {fact.person_id, fact.other_id}]
         self.withdraw(known)
         self._stated = [fact for fact in self._stated if not heirs.keys() & {fact.person_id, fact.other_id}]
@@ -262,33 +297,6 @@ class Plan:
         """The parent as planned so far; None if the person is deleted."""
         _, after = self._persons.get(record.person_id, ({}, {}))
         return None if after is None else after.get("parent_id", record.parent_id)
-
-
-_COUNTS: Final = ("occurrence", "last_occurrence_at", "modified_at")  # of a person, that posts and runs change
-
-
-@dataclass(frozen=True)
-class FreePlan:
-    """A plan that was made without the directory's lock."""
-
-    plan: Plan
-    said: Mapping[str, Any]  # what it is in words: fields of CorrectionAnswer
-    persons: Mapping[str, PersonRecord]  # that it changes, or whose faces, as they were
-    others_stand: Callable[[], bool] = lambda: True  # whether of others all is so still that it was decided by
-
-    def is_outdated(self) -> bool:
-        """Whether a post or a run has changed what it changes or rests on. (`Directory.corrections` counts
-        corrections.) Changes of other people do not matter."""
-        if not self.others_stand():
-            return True
-        directory = self.plan.directory
-        _, after = self.plan.rows()
-        gone = {person_id for person_id, columns in after.persons.items() if columns is None}
-        children = (child.person_id for person_id in gone for child in directory.children(person_id))
-        return any(child not in after.persons for child in children) or any(
-            not _same(record, directory.get(person_id), whole=person_id in gone)
-            for person_id, record in self.persons.items()
-        )
 
 
 def _same(old: PersonRecord, now: PersonRecord | None, *, whole: bool) -> bool:

@@ -9,25 +9,32 @@ new references need are cut from the photos without the lock, too.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
-from contextlib import ExitStack
-from dataclasses import dataclass, field, fields, replace
-from functools import partial
-from typing import Final, TypeAlias
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Final
 
 import pyarrow as pa
 
 from pipeline.errors import ChangedSince, CorrectionImpossible, RequestError, StatedTwoPeople, UndoBlocked
 from pipeline.extraction.images.decode import Decoder
 from pipeline.people import merging
-from pipeline.people.correction_plan import IS, IS_NOT, NOBODY, FreePlan, Plan, has_name
-from pipeline.people.decide import commit_decided
+from pipeline.people.correction_plan import IS, IS_NOT, NOBODY, Plan, has_name
+from pipeline.people.decide import urgently
 from pipeline.people.directory import Directories, Directory
 from pipeline.people.labels import labels_followed
 from pipeline.people.reference_pictures import PictureReader, Pictures
 from pipeline.people.regroup import by_place, regrouped
-from pipeline.people.rules import NOT_SAME, broken_constraints, changed, members, require_free, together, two_people
+from pipeline.people.rules import (
+    NOT_SAME,
+    broken_constraints,
+    changed,
+    difference,
+    require_free,
+    together,
+    two_people,
+)
 from pipeline.people.undo import undone
 from pipeline.store import (
     LABEL,
@@ -38,26 +45,17 @@ from pipeline.store import (
     CorrectionRequest,
     Fact,
     LocalStore,
-    MediaLabel,
-    PersonChange,
     PersonRecord,
     Row,
     Rows,
     StoredFace,
     forgotten,
-    utc_now,
 )
 
-Decide: TypeAlias = Callable[[LocalStore, Directory, CorrectionRequest, Pictures, PictureReader], FreePlan]
 LONG: Final = frozenset({"regroup", "label"})  # kinds that may change thousands of faces; so may the undo of one
-# What runs leave out after a deletion: photos that showed nobody else; after a `forget` also the faces.
-_REMEMBERED: Final = {
-    **dict.fromkeys(("delete", "delete_merged"), forgotten.PHOTOS),
-    "forget": forgotten.PHOTOS | {forgotten.FACE},
-}
+_DECIDED_FREE: Final = LONG | {"undo"}  # without the lock
 _OF_SOMEBODY: Final = frozenset({"delete", "delete_merged", "forget", "split"})
 _NAMES: Final = frozenset({"name", "first_name", "last_name", "external_id"})
-_FIELDS: Final = tuple(field.name for field in fields(PersonChange) if field.name != "joined")  # columns of a person
 # Times one of them is decided without the directory's lock before that is done under it.
 _FREE_TRIES: Final = 5
 
@@ -67,18 +65,11 @@ class _Decided:
     """A decided correction, and all that its commit needs."""
 
     plan: Plan
-    before: Rows
-    after: Rows
+    change: Change
     answer: CorrectionAnswer  # before it is made
-    change: Change | None = None  # None: nothing changes, or it was only asked
-    labels: Sequence[MediaLabel] = ()  # to be noted where nothing else changes
-    free: FreePlan | None = None  # of one that is decided without the lock
-    corrections: int = 0  # `Directory.face_corrections` before it
-    ahead: dict[str, Row] = field(default_factory=dict)  # its pictures that are written, from `images_ahead`
-
-    def is_outdated(self) -> bool:
-        made = self.plan.directory.face_corrections
-        return self.free is not None and (made != self.corrections or self.free.is_outdated())
+    dry_run: bool
+    corrections: int = 0  # `Directory.face_corrections` before it, if it was decided without the lock
+    ahead: dict[str, Row] | None = None  # its pictures that are written, from `images_ahead`
 
 
 class Corrections:
@@ -90,42 +81,41 @@ class Corrections:
         directories: Directories,
         decoder: Decoder,
         max_bytes: int,
-        urgent: Executor | None = None,
         *,
         unique_external_ids: bool = False,
     ) -> None:
-        """`max_bytes`: of a photo's file. `urgent`: as in `commit_decided`."""
+        """`max_bytes`: of a photo's file."""
         self._client = client
         self._directories = directories
         self._unique_external_ids = unique_external_ids
-        self._pictures = PictureReader(client, decoder, max_bytes)
-        self._urgent = urgent
+        self._reader = PictureReader(client, decoder, max_bytes)
 
-    def make(self, request: CorrectionRequest, decoded: pa.Table | None = None) -> CorrectionAnswer:
+    def make(
+        self, request: CorrectionRequest, decoded: pa.Table | None = None, urgent: Executor | None = None
+    ) -> CorrectionAnswer:
         """Makes a correction, durably, or raises a RequestError and changes nothing. `decoded`: of a regroup, rejected
-        faces that were extracted again (DECODED_SCHEMA). Raises StoreError."""
+        faces that were extracted again (DECODED_SCHEMA). `urgent`: for the work under the lock, if it was decided
+        without. Raises StoreError."""
         with self._directories.using(request.account_id, request.directory) as opened:
-            answer = self._make(opened, request, decoded)
+            if request.kind in _DECIDED_FREE:
+                answer = self._free(opened, request, decoded, urgent)
+            else:
+                answer = self._locked(opened, request)
         self._client.unlink_needless()
         return answer
 
-    def _make(self, opened: Directory, request: CorrectionRequest, decoded: pa.Table | None) -> CorrectionAnswer:
-        pictures = Pictures(required=request.kind != "forget_photos")
-        match request.kind:
-            case "regroup":
-                return self._free(opened, request, pictures, partial(regrouped, decoded=by_place(decoded)))
-            case "label":
-                return self._free(opened, request, pictures, labels_followed)
-            case "undo":
-                return self._free(opened, request, pictures, undone)
+    def _locked(self, directory: Directory, request: CorrectionRequest) -> CorrectionAnswer:
+        """Decides and commits under the lock. The pictures that it needs are read without the lock, then it is decided
+        again."""
+        pictures = Pictures(self._reader, directory, required=request.kind != "forget_photos", locked=True)
         while True:
-            with self._directories.writing(opened):
+            with self._directories.writing(directory):
                 self._refuse_if_changed(request)
-                plan = Plan(self._client, opened, utc_now())
-                _decide(plan, request, pictures)
+                plan = Plan(self._client, directory, pictures)
+                _decide(plan, request)
                 if request.dry_run or not pictures.wanted:
-                    return self._commit(self._decided(request, plan, pictures))
-            pictures.find_wanted(partial(self._pictures.read, opened))
+                    return self._commit(_decided(plan, request))
+            pictures.read_wanted()
 
     def _refuse_if_changed(self, request: CorrectionRequest) -> None:
         """Raises ChangedSince if the sender does not know a correction that was made meanwhile."""
@@ -144,93 +134,84 @@ class Corrections:
             )
 
     def _free(
-        self, directory: Directory, request: CorrectionRequest, pictures: Pictures, decide: Decide
+        self, directory: Directory, request: CorrectionRequest, decoded: pa.Table | None, urgent: Executor | None
     ) -> CorrectionAnswer:
-        """Decides and writes the pictures without the lock, then commits. A refusal counts only if no correction was
-        committed while it was decided."""
-        while True:
+        """Decides and writes the pictures without the lock, then commits under it. A decision that is outdated by then
+        is made again; after _FREE_TRIES under the lock, or frequent writers could keep it out for ever. A refusal
+        counts only if no correction was committed while it was decided."""
+        pictures = Pictures(self._reader, directory, locked=request.kind == "undo" and request.dry_run)
+        asked = directory, request, decoded, pictures
+        for _ in range(_FREE_TRIES):
             made = directory.corrections
             try:
-                return self._try(directory, request, pictures, decide)
+                with self._ready(*asked) as decided:
+                    if request.dry_run:
+                        return self._commit(decided)
+                    answer = urgently(urgent, self._commit_valid, decided)
+                if answer is not None:
+                    return answer
             except RequestError:
                 with self._directories.writing(directory):
                     if directory.corrections == made:
                         raise
+        return urgently(urgent, self._decide_locked, *asked)
 
-    def _try(
-        self, directory: Directory, request: CorrectionRequest, pictures: Pictures, decide: Decide
+    @contextmanager
+    def _ready(
+        self, directory: Directory, request: CorrectionRequest, decoded: pa.Table | None, pictures: Pictures
+    ) -> Iterator[_Decided]:
+        """A decision, with its pictures on disk for the block."""
+        corrections = directory.face_corrections
+        self._refuse_if_changed(request)
+        match request.kind:
+            case "regroup":
+                plan = regrouped(self._client, directory, request, pictures, by_place(decoded))
+            case "label":
+                plan = labels_followed(self._client, directory, request, pictures)
+            case _:
+                plan = undone(self._client, directory, request, pictures)
+        found = _decided(plan, request)
+        with self._client.images_ahead(directory.account_id, list(found.change.pictures.values())) as ahead:
+            yield replace(found, corrections=corrections, ahead=ahead)
+
+    def _commit_valid(self, decided: _Decided) -> CorrectionAnswer | None:
+        """None: the decision is outdated."""
+        directory = decided.plan.directory
+        with self._directories.writing(directory):
+            if directory.face_corrections != decided.corrections or decided.plan.is_outdated():
+                return None
+            return self._commit(decided)
+
+    def _decide_locked(
+        self, directory: Directory, request: CorrectionRequest, decoded: pa.Table | None, pictures: Pictures
     ) -> CorrectionAnswer:
-        with ExitStack() as written:  # pictures that no commit took are removed
-
-            def decided() -> _Decided:
-                made = directory.face_corrections
-                self._refuse_if_changed(request)
-                free = decide(self._client, directory, request, pictures, self._pictures)
-                found = self._decided(request, free.plan, pictures)
-                images = list(found.change.pictures.values()) if found.change is not None else []
-                ahead = written.enter_context(self._client.images_ahead(directory.account_id, images))
-                answer = replace(found.answer, **free.said)
-                return replace(found, answer=answer, free=free, corrections=made, ahead=ahead)
-
-            if request.dry_run:
-                return self._commit(decided())
-            return commit_decided(
-                decided,
-                lambda: self._directories.writing(directory),
-                self._commit,
-                free_tries=_FREE_TRIES,
-                urgent=self._urgent,
-            )
-
-    def _decided(self, request: CorrectionRequest, plan: Plan, pictures: Pictures) -> _Decided:
-        """The change that a plan makes, with all that must be read for it."""
-        before, after = plan.rows()
-        last = plan.undoes
-        kind = request.kind if last is None else last.kind
-        if before == after and not (plan.leaving or plan.deleted):
-            labels = () if request.dry_run else plan.labels
-            return _Decided(plan, before, after, CorrectionAnswer(None, kind), labels=labels)
-        answer = _answer(plan, kind, before, after)
-        if last is not None:
-            answer = replace(answer, correction_id=last.correction_id, made_at=last.made_at, replaced=())
-        if request.dry_run:
-            return _Decided(plan, before, after, answer)
-        chosen = {person_id: face_id for person_id, face_id in after.references.items() if face_id is not None}
-        change = Change(
-            request.account_id,
-            request.directory,
-            "redo" if last is not None and last.kind == "undo" else request.kind,
-            request.origin,
-            before,
-            after,
-            seqs=plan.seqs(),
-            pictures=pictures.files(plan, chosen),
-            vectors=plan.vectors(list(chosen.values())),
-            admitted={face_id: vector.embedding for face_id, vector in plan.new_vectors().items()},
-            undoes=None if last is None else last.undoes or last.correction_id,
-            deleted=plan.deleted,
-            remembered=_REMEMBERED.get(request.kind, frozenset()),
-            leaving=plan.leaving,
-            labels=plan.labels,
-        )
-        change.prepare()
-        return _Decided(plan, before, after, answer, change)
+        with self._directories.writing(directory), self._ready(directory, request, decoded, pictures) as decided:
+            return self._commit(decided)
 
     def _commit(self, decided: _Decided) -> CorrectionAnswer:
         """Commits the change and applies it to the directory, whose lock the caller has."""
-        plan, answer, change = decided.plan, decided.answer, decided.change
-        by_label = change is not None and change.origin == LABEL  # a run must not end for an id that is taken
-        unique = self._unique_external_ids and not by_label
-        _require_allowed(plan, decided.before, decided.after, unique_external_ids=unique)
-        if change is None:
-            if decided.labels:
-                self._client.note_labels(decided.labels)
+        plan, change, answer = decided.plan, decided.change, decided.answer
+        unique = self._unique_external_ids and change.origin != LABEL  # a run must not end for an id that is taken
+        _require_allowed(plan, change.before, change.after, unique_external_ids=unique)
+        if decided.dry_run:
+            return answer
+        if change.before == change.after and not (change.leaving or change.deleted):
+            if change.labels:
+                self._client.note_labels(change.labels)
             return answer
         done = self._client.commit(change, decided.ahead)
         plan.directory.apply(change, done)
         if plan.undoes:
             return replace(answer, undone_by=done.correction_id)
         return replace(answer, correction_id=done.correction_id if change.can_be_undone else None, made_at=done.at)
+
+
+def _decided(plan: Plan, request: CorrectionRequest) -> _Decided:
+    """The change that a plan makes, with all that must be read for it."""
+    change = plan.change(request.kind, request.origin, dry_run=request.dry_run)
+    if not request.dry_run:
+        change.prepare()
+    return _Decided(plan, change, _answer(plan, request, change), request.dry_run)
 
 
 def _require_allowed(plan: Plan, before: Rows, after: Rows, *, unique_external_ids: bool) -> None:
@@ -271,37 +252,40 @@ def _require_merges(plan: Plan, before: Rows, after: Rows) -> None:
     if (person_id := merging.below_itself(plan.directory, parents)) is not None:
         detail = f"The person {parents[person_id]} was merged with the person {person_id}, which is above it."
         raise CorrectionImpossible(detail=detail)
-    withdrawn = set(before.facts)
-    known = [fact for fact in plan.facts(members(plan.directory, parents)) if fact not in withdrawn]
-    for fact in (*broken_constraints(plan.directory, parents, known), *together(plan.directory, parents, stated)):
+    broken = broken_constraints(plan.client, plan.directory, parents, set(before.facts))
+    for fact in (*broken, *together(plan.directory, parents, stated)):
         raise StatedTwoPeople(**{name: value for name, value in vars(fact).items() if value is not None})
 
 
-def _answer(plan: Plan, kind: str, before: Rows, after: Rows) -> CorrectionAnswer:
+def _answer(plan: Plan, request: CorrectionRequest, change: Change) -> CorrectionAnswer:
     """The answer to a correction before its commit."""
+    before, after, last = change.before, change.after, plan.undoes
     owners = [row["person_id"] for row in after.faces.values() if row["person_id"]]
     others = sorted(before.person_ids | after.person_ids)
     mentioned = dict.fromkeys([*owners, *after.persons, *after.references, *others])
-    gone = dict.fromkeys((*plan.deleted, *(p for p, columns in after.persons.items() if columns is None)))
+    gone = dict.fromkeys(change.gone)
     names = {}
     for person_id in mentioned:
         known = plan.directory.get(person_id)
         if name := (after.persons.get(person_id) or {}).get("name") or (known and known.name):
             names[person_id] = str(name)
-    return CorrectionAnswer(
+    answer = CorrectionAnswer(
         correction_id=None,
-        kind=kind,
+        kind=request.kind,
         persons=[person_id for person_id in mentioned if person_id not in gone],
         names=names,
         gone=list(gone),
         faces=sorted([*after.faces, *plan.gone_faces]),
         replaced=[fact for fact in before.facts if fact.person_id not in gone and fact.other_id not in gone],
     )
+    if last is not None:
+        answer = replace(answer, correction_id=last.correction_id, kind=last.kind, made_at=last.made_at, replaced=())
+    return replace(answer, **plan.said)
 
 
-def _decide(plan: Plan, request: CorrectionRequest, pictures: Pictures) -> None:
+def _decide(plan: Plan, request: CorrectionRequest) -> None:
     """Adds to the plan what a correction of this kind changes. Raises RequestErrors."""
-    persons = [plan.record(person_id) for person_id in dict.fromkeys(request.person_ids)]
+    persons = [plan.directory.record(person_id) for person_id in dict.fromkeys(request.person_ids)]
     if not persons and request.kind in _OF_SOMEBODY:
         raise CorrectionImpossible(detail="It names nobody.")
     change, changing = request.change, persons
@@ -318,27 +302,29 @@ def _decide(plan: Plan, request: CorrectionRequest, pictures: Pictures) -> None:
         case "not_same":
             _not_same(plan, persons)
         case "move":
-            _move(plan, plan.movable(request.face_ids), persons, pictures)
+            _move(plan, plan.movable(request.face_ids), persons)
         case "split":
-            _split(plan, persons, plan.movable(request.face_ids), pictures)
+            _split(plan, persons, plan.movable(request.face_ids))
         case "delete":
             if len(persons) > 1:
                 raise CorrectionImpossible(detail="Only one record is deleted at a time.")
             for child, parent_id in merging.orphaned(plan.directory, persons[0]).items():
-                plan.change(plan.record(child), parent_id=parent_id)
-            plan.delete([persons[0].person_id])
+                plan.update(plan.directory.record(child), parent_id=parent_id)
+            plan.delete([persons[0].person_id], forgotten.PHOTOS)
         case "delete_merged" | "forget":
-            plan.delete([member for members in _sets(plan, persons).values() for member in sorted(members)])
-            if request.kind == "forget":
+            everybody = [member for members in _sets(plan, persons).values() for member in sorted(members)]
+            if request.kind == "forget":  # runs leave out the faces, too
+                plan.delete(everybody, forgotten.PHOTOS | {forgotten.FACE})
                 plan.gone_faces = {face.face_id for face in plan.faces(person_ids=plan.deleted)}
+            else:
+                plan.delete(everybody, forgotten.PHOTOS)
         case "forget_photos":
             faces = plan.forget_photos(request.media_ids)
-            plan.settle([face.person_id for face in faces if face.person_id is not None], pictures.pick)
+            plan.settle([face.person_id for face in faces if face.person_id is not None])
         case _:
             raise CorrectionImpossible(detail=f"There is no correction {request.kind}.")
     for person in changing if change != NO_CHANGE else []:
-        new = changed(person, change)
-        plan.change(person, **{name: getattr(new, name) for name in _FIELDS})
+        plan.update(person, **difference(person, changed(person, change)))
 
 
 def _sets(plan: Plan, persons: Sequence[PersonRecord]) -> dict[str, set[str]]:
@@ -352,19 +338,19 @@ def _merge(plan: Plan, persons: Sequence[PersonRecord], request: CorrectionReque
         raise CorrectionImpossible(detail="They are one person already.")
     parents = merging.merged_parents(plan.directory, request.person_ids)
     if request.anyway:  # else they are refused with all others, before the commit
-        plan.withdraw(broken_constraints(plan.directory, parents, plan.facts(members(plan.directory, parents))))
+        plan.withdraw(broken_constraints(plan.client, plan.directory, parents))
     for person_id, parent_id in parents.items():
-        plan.change(plan.record(person_id), parent_id=parent_id)
+        plan.update(plan.directory.record(person_id), parent_id=parent_id)
 
 
 def _unmerge(plan: Plan, request: CorrectionRequest) -> None:
     """If a user unmerges people, a constraint says that they are two."""
     two: dict[Fact, None] = {}
     for record in merging.unmerged(plan.directory, request.person_ids):
-        person = plan.record(record.person_id)
+        person = plan.directory.record(record.person_id)
         root = plan.directory.merged_set(person.person_id)[0].person_id
         two.update(dict.fromkeys(two_people(person.person_id, one) for one in (root, str(person.parent_id))))
-        plan.change(person, parent_id=None)
+        plan.update(person, parent_id=None)
     if request.origin == USER:
         plan.state(list(two))
 
@@ -376,7 +362,7 @@ def _not_same(plan: Plan, persons: Sequence[PersonRecord]) -> None:
     plan.state([two_people(*sets)])
 
 
-def _move(plan: Plan, faces: Sequence[StoredFace], to: Sequence[PersonRecord], pictures: Pictures) -> None:
+def _move(plan: Plan, faces: Sequence[StoredFace], to: Sequence[PersonRecord]) -> None:
     target = to[0].person_id if to else None
     facts = []
     for face in faces:
@@ -385,12 +371,12 @@ def _move(plan: Plan, faces: Sequence[StoredFace], to: Sequence[PersonRecord], p
         if face.person_id not in (None, target):
             facts.append(Fact(IS_NOT, face.face_id, face.person_id))
     plan.state(facts)
-    plan.settle([p for p in (target, *(face.person_id for face in faces)) if p is not None], pictures.pick)
+    plan.settle([p for p in (target, *(face.person_id for face in faces)) if p is not None])
     if plan.leaves_nobody:
         raise CorrectionImpossible(detail="The directory would have nobody: forget its persons instead.")
 
 
-def _split(plan: Plan, persons: Sequence[PersonRecord], faces: Sequence[StoredFace], pictures: Pictures) -> None:
+def _split(plan: Plan, persons: Sequence[PersonRecord], faces: Sequence[StoredFace]) -> None:
     ((root, members),) = _sets(plan, persons).items()
     for face in faces:
         if face.person_id not in members:
@@ -402,4 +388,4 @@ def _split(plan: Plan, persons: Sequence[PersonRecord], faces: Sequence[StoredFa
     for face in faces:
         plan.move(face, new.person_id)
     plan.state([*(Fact(IS, face.face_id, new.person_id) for face in faces), two_people(root, new.person_id)])
-    plan.settle([new.person_id, *(str(face.person_id) for face in faces)], pictures.pick)
+    plan.settle([new.person_id, *(str(face.person_id) for face in faces)])

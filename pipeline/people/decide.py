@@ -8,19 +8,15 @@ person.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from functools import partial
-from itertools import count
-from typing import Protocol, TypeVar
+from typing import ParamSpec, TypeVar
 
 import numpy as np
 
 from pipeline.config import MatchSettings
-from pipeline.errors import PersonUnknown
 from pipeline.extraction.rows import ExtractedFace
 from pipeline.matching.group import group_faces
 from pipeline.matching.match import Matcher
@@ -29,6 +25,9 @@ from pipeline.people.directory import Directory, DirectoryView
 from pipeline.people.types import PostRequest
 from pipeline.store import FaceVector, ReferenceOrigin
 from pipeline.types import CENTER_POSE, CONTRAST, SHARPNESS, FaceBatch, IntArray, Outcome
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 def failed_measures(qualities: Sequence[float], gate: MatchSettings) -> tuple[str, ...]:
@@ -97,9 +96,6 @@ class Decision:
         nearest = self.matcher.nearest(now.index.part(appended), self.faces.embeddings, 1, matching=True)
         return bool((nearest.positions >= 0).any())
 
-    def occurrences(self) -> Counter[str]:
-        return occurrences(self.directory, self.sightings)
-
 
 def occurrences(directory: Directory, sightings: Sequence[Sighting]) -> Counter[str]:
     """How many more photos show each person. A merged person counts once a photo, on the record that the largest
@@ -154,8 +150,7 @@ def decide_person(directory: Directory, sighting: Sighting, person_id: str, matc
     view, position = directory.reference_of(person_id)
     faces = _batch([sighting])
     if position is None:
-        if directory.get(person_id) is None:
-            raise PersonUnknown
+        directory.record(person_id)
         return Decision(directory, view, [sighting], faces, np.array([-1], dtype=np.int64), matcher)
     check_embeddings(faces.embeddings, view.index.embedding_size)
     same = view.index.is_of(position, sighting.image_hashes, sighting.face.box)
@@ -193,46 +188,6 @@ def gives_way(reference: ReferenceOrigin, face: ExtractedFace, request: PostRequ
     return not days or now - reference.added_at > timedelta(days=days)
 
 
-def seen_of(directory: Directory, occurrences: Mapping[str, int]) -> dict[str, int]:
-    """Those of the counts that are of stored persons of the directory."""
-    return {person_id: count for person_id, count in occurrences.items() if directory.get(person_id) is not None}
-
-
-class Decided(Protocol):
-    """What `commit_decided` commits: decisions, and what follows from them."""
-
-    def is_outdated(self) -> bool: ...
-
-
-D = TypeVar("D", bound=Decided)
-R = TypeVar("R")
-
-
-def commit_decided(
-    decide: Callable[[], D],
-    writing: Callable[[], AbstractContextManager[None]],
-    commit: Callable[[D], R],
-    *,
-    free_tries: int,
-    urgent: Executor | None = None,
-) -> R:
-    """Decides without the lock and commits under it, unless the decision is outdated; returns what `commit` returns.
-
-    An outdated decision is made again without the lock, and after `free_tries` under it, or frequent writers could keep
-    it out for ever. `urgent` does the work under the lock, which others wait for; None: the caller's thread does it.
-    """
-
-    def commit_current(decided: D, last_try: bool) -> R | None:
-        with writing():
-            if decided.is_outdated():
-                if not last_try:
-                    return None
-                decided = decide()
-            return commit(decided)
-
-    for tries in count(1):
-        work = partial(commit_current, decide(), tries >= free_tries)
-        result = work() if urgent is None else urgent.submit(work).result()
-        if result is not None:
-            return result
-    raise AssertionError  # `count` does not end
+def urgently(urgent: Executor | None, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    """Does work under a lock that others wait for, on the thread that is there for it; None: on the caller's."""
+    return work(*args, **kwargs) if urgent is None else urgent.submit(work, *args, **kwargs).result()

@@ -18,7 +18,7 @@ from typing import Final
 import numpy as np
 import torch
 
-from pipeline.errors import InputError, RequestError
+from pipeline.errors import InputError, PersonUnknown, RequestError
 from pipeline.matching.references import IndexView, ReferenceIndex
 from pipeline.people.locks import DirectoryLock, SharedLock
 from pipeline.store import Change, Committed, FaceVector, LocalStore, PersonRecord, References, utc_now
@@ -114,6 +114,13 @@ class Directory:
     def get(self, person_id: str) -> PersonRecord | None:
         with self._maps:
             return self._persons.get(person_id)
+
+    def record(self, person_id: str) -> PersonRecord:
+        """Raises PersonUnknown."""
+        record = self.get(person_id)
+        if record is None:
+            raise PersonUnknown
+        return record
 
     def with_external_id(self, external_id: str) -> list[PersonRecord]:
         """Records with this external id, in the order of insertion."""
@@ -294,7 +301,8 @@ class Directories:
         key = account_id, name
         with self._lock:
             if key not in self._loaded:
-                self._loaded[key] = self._new(account_id, name)
+                size = self._client.identity.embedding_size
+                self._loaded[key] = Directory(account_id, name, size, self._device, quantized=self._quantized)
             directory = self._loaded[key]
             self._uses[key] = self._uses.get(key, 0) + 1
         try:
@@ -361,10 +369,6 @@ class Directories:
             directory.lock.wait_until_idle()
         if directory.in_doubt:  # nobody else read it meanwhile
             self._read(directory)
-
-    def _new(self, account_id: int, name: str) -> Directory:
-        size = self._client.identity.embedding_size
-        return Directory(account_id, name, size, self._device, quantized=self._quantized)
 
     def _read(self, directory: Directory) -> None:
         directory.load(self._client.references(directory.account_id, directory.name))

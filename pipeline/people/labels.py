@@ -11,10 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from pipeline.errors import CorrectionImpossible, PictureMissing
-from pipeline.people.correction_plan import IS, NOBODY, FreePlan, Plan
+from pipeline.people.correction_plan import IS, NOBODY, Plan
 from pipeline.people.directory import Directory
-from pipeline.people.reference_pictures import PictureReader, Pictures
+from pipeline.people.reference_pictures import Pictures
 from pipeline.store import (
     ERASED,
     CorrectionRequest,
@@ -25,8 +24,6 @@ from pipeline.store import (
     LabelledPhoto,
     LocalStore,
     PersonRecord,
-    StoredFace,
-    utc_now,
 )
 from pipeline.texts import nfc, same_name
 
@@ -39,17 +36,16 @@ STATED: Final = "a correction says otherwise"
 NO_PICTURE: Final = "no picture of a face can be had"
 
 
-def labels_followed(
-    client: LocalStore, directory: Directory, request: CorrectionRequest, pictures: Pictures, reader: PictureReader
-) -> FreePlan:
+def labels_followed(client: LocalStore, directory: Directory, request: CorrectionRequest, pictures: Pictures) -> Plan:
     """Decides what follows from the labels that changed in a directory. Raises StoreError."""
     staying: set[int] = set()  # faces that cannot be moved: somebody would then be known by no picture
     while True:
-        following = _Following(client, directory, request.labels, staying)
+        following = _Following(client, directory, request.labels, pictures, staying)
         following.decide()
-        failed = following.settle(pictures, reader)
+        failed = following.resolve()
         if not failed:
-            return FreePlan(following.plan, {"labels": following.report()}, following.touched, following.names_stand)
+            following.said = {"labels": following.report()}
+            return following
         staying |= failed
 
 
@@ -63,16 +59,18 @@ class _Changed:
     root: PersonRecord
 
 
-class _Following:
+class _Following(Plan):
     """One attempt to follow the labels."""
 
     def __init__(
-        self, client: LocalStore, directory: Directory, changes: Sequence[LabelChange], staying: set[int]
+        self,
+        client: LocalStore,
+        directory: Directory,
+        changes: Sequence[LabelChange],
+        pictures: Pictures,
+        staying: set[int],
     ) -> None:
-        self.plan = Plan(client, directory, utc_now())
-        self.touched: dict[str, PersonRecord] = {}  # as they were
-        self._client = client
-        self._directory = directory
+        super().__init__(client, directory, pictures)
         self._staying = staying
         self._labels = {media_id: (name, external_id) for media_id, name, external_id, _ in changes}
         self._other_bytes = {media_id for media_id, *_, same_bytes in changes if not same_bytes}
@@ -85,18 +83,18 @@ class _Following:
         self._unsettled: list[dict[str, Any]] = []
 
     def decide(self) -> None:
-        """Collects what changes; `settle` is to follow."""
+        """Collects what changes; `resolve` is to follow."""
         changed: dict[str, list[_Changed]] = defaultdict(list)
         for one in self._of_somebody(self._photos(list(self._labels), [])):
             changed[one.root.person_id].append(one)
-        sets = {root: self._directory.merged_set(root) for root in changed}
+        sets = {root: self.directory.merged_set(root) for root in changed}
         root_of = {record.person_id: root for root, records in sets.items() for record in records}
         photos = {root: {one.photo.media_id: one.photo for one in ones} for root, ones in changed.items()}
         for photo in self._photos([], list(root_of)):
             photos[root_of[str(photo.person_id)]][photo.media_id] = photo
-        self.touched = {record.person_id: record for records in sets.values() for record in records}
+        self.known = {record.person_id: record for records in sets.values() for record in records}
         wanted = dict.fromkeys((*self._labels.values(), *(label for root in sets.values() for label in _said(root[0]))))
-        self._digests = dict(zip(wanted, self._client.digests_of_labels(list(wanted)), strict=True))
+        self._digests = dict(zip(wanted, self.client.digests_of_labels(list(wanted)), strict=True))
         singles = []
         for root, records in sets.items():
             others = self._of_person(records[0], changed[root], list(photos[root].values()))
@@ -107,27 +105,18 @@ class _Following:
                     singles.append(one)
         self._move(sorted(singles, key=lambda one: one.photo.media_id))
 
-    def settle(self, pictures: Pictures, reader: PictureReader) -> set[int]:
+    def resolve(self) -> set[int]:
         """What follows for persons who lost or got faces. Returns the faces that cannot be moved."""
         people = [person for pair in self._moves.values() for person in pair if person is not None]
-        references = self.plan.reference_faces(people)
+        self.pictures.references = self.client.reference_faces(people)
         failed: set[str] = set()
-
-        def pick(person_id: str, faces: Sequence[StoredFace]) -> int | None:
-            pictures.find(faces, lambda face: reader.read(self._directory, face, references))
-            try:
-                return pictures.pick(person_id, faces)
-            except (PictureMissing, CorrectionImpossible):
-                failed.add(person_id)
-                return faces[0].face_id
-
-        self.plan.settle(people, pick)
+        self.settle(people, failed)
         return {face_id for face_id, pair in self._moves.items() if failed & {*pair}}
 
-    def names_stand(self) -> bool:
-        """Whether the labels of single faces name nobody else since, such as somebody whom a post inserted."""
-        people = _PeopleByLabel(self._directory, self._new_names, self._meant)
-        return all(people.with_label(label) == found for label, found in self._meant.items())
+    def is_outdated(self) -> bool:
+        """Also if the labels of single faces name somebody else since, such as somebody whom a post inserted."""
+        people = _PeopleByLabel(self.directory, self._new_names, self._meant)
+        return super().is_outdated() or any(people.with_label(label) != found for label, found in self._meant.items())
 
     def report(self) -> FollowedLabels:
         """In words."""
@@ -141,7 +130,7 @@ class _Following:
         )
 
     def _photos(self, media_ids: Sequence[int], person_ids: Sequence[str]) -> list[LabelledPhoto]:
-        return self._client.labelled_photos(self._directory.account_id, self._directory.name, media_ids, person_ids)
+        return self.client.labelled_photos(self.directory.account_id, self.directory.name, media_ids, person_ids)
 
     def _of_somebody(self, photos: Sequence[LabelledPhoto]) -> list[_Changed]:
         """The changes that somebody's name may depend on. A label that became empty, and one of a photo whose largest
@@ -152,14 +141,14 @@ class _Following:
             if photo.media_id in self._other_bytes or photo.label == ERASED or photo.outcome == "removed":
                 continue
             label = self._labels[photo.media_id]
-            root = None if photo.person_id is None else self._directory.root(photo.person_id)
+            root = None if photo.person_id is None else self.directory.root(photo.person_id)
             if not any(label):
                 self._settled(photo, label)
             elif photo.face_id is None or photo.person_id is None:
                 nobodys.append(photo)
             elif root is not None:
                 found.append(_Changed(photo, label, photo.face_id, root))
-        facts = self.plan.facts([], [photo.face_id for photo in nobodys if photo.face_id is not None])
+        facts = self.client.facts_about([photo.face_id for photo in nobodys if photo.face_id is not None], [])
         stated = {fact.face_id for fact in facts if fact.kind == NOBODY}
         for photo in nobodys:
             if photo.face_id in stated:
@@ -237,7 +226,7 @@ class _Following:
 
     def _rename(self, root: PersonRecord, label: Label) -> None:
         name, external_id = self._new_names[root.person_id] = _completed(root, label)
-        self.plan.change(root, name=name, external_id=external_id)
+        self.update(root, name=name, external_id=external_id)
         old = {"old_name": root.name, "old_external_id": root.external_id}
         self._renamed.append({"person_id": root.person_id, "name": name, "external_id": external_id, **old})
 
@@ -245,13 +234,13 @@ class _Following:
         """Makes each of these faces that of the one person of this name; of a new one, if there is none."""
         if not changed:
             return
-        faces = {face.face_id: face for face in self.plan.faces([one.face_id for one in changed])}
+        faces = {face.face_id: face for face in self.faces([one.face_id for one in changed])}
         pinned: dict[int | None, list[Fact]] = defaultdict(list)
-        for fact in self.plan.facts([], list(faces)):
+        for fact in self.client.facts_about(list(faces), []):
             if fact.origin == "user":
                 pinned[fact.face_id].append(fact)
         labels = {one.label for one in changed}
-        people = _PeopleByLabel(self._directory, self._new_names, labels)
+        people = _PeopleByLabel(self.directory, self._new_names, labels)
         self._meant = {label: people.with_label(label) for label in labels}
         stated = []
         for one in changed:
@@ -266,11 +255,11 @@ class _Following:
             else:
                 if target is None:
                     target = str(uuid.uuid4())
-                    self.plan.insert(PersonRecord.new(target, *one.label, "", self.plan.now))
+                    self.insert(PersonRecord.new(target, *one.label, "", self.now))
                     people.add(target, target, one.label)
-                elif (record := self._directory.get(target)) is not None:
-                    self.touched[target] = record
-                self.plan.move(faces[one.face_id], target)
+                elif (record := self.directory.get(target)) is not None:
+                    self.known[target] = record
+                self.move(faces[one.face_id], target)
                 stated.append(Fact(IS, one.face_id, target))
                 self._moves[one.face_id] = one.photo.person_id, target
                 self._settled(one.photo, one.label)
@@ -285,16 +274,16 @@ class _Following:
                         "old_name": one.root.name,
                     }
                 )
-        self.plan.state(stated)
+        self.state(stated)
 
     def _denies(self, fact: Fact, target: str | None) -> bool:
         """Whether a face of which this is stated cannot become this person's (None: a new one's)."""
-        root = self._directory.root(fact.person_id) if fact.person_id is not None else None
+        root = self.directory.root(fact.person_id) if fact.person_id is not None else None
         same = root is not None and root.person_id == target
         return fact.kind == NOBODY or same == (fact.kind != IS)
 
     def _settled(self, photo: LabelledPhoto, label: Label) -> None:
-        self.plan.labels.append((photo.media_id, *label))
+        self.labels.append((photo.media_id, *label))
 
     def _not_followed(self, photo: LabelledPhoto, label: Label, root: PersonRecord | None, reason: str) -> None:
         person = {

@@ -6,22 +6,17 @@ the same ids where one was a child already, it takes that one out of its set too
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-from pipeline.errors import PersonUnknown
 from pipeline.people.directory import Directory
 from pipeline.store import PersonRecord
 
 
 def _records(directory: Directory, person_ids: Sequence[str], new: PersonRecord | None = None) -> list[PersonRecord]:
     """Distinct records, the oldest first; `new` is about to be inserted. Raises PersonUnknown."""
-    records = {}
-    for person_id in person_ids:
-        record = new if new is not None and new.person_id == person_id else directory.get(person_id)
-        if record is None:
-            raise PersonUnknown
-        records[person_id] = record
-    return sorted(records.values(), key=lambda person: (person is new, person.seq))
+    inserted = [new] if new is not None else []
+    known = [directory.record(one) for one in dict.fromkeys(person_ids) if new is None or one != new.person_id]
+    return [*sorted(known, key=lambda person: person.seq), *inserted]
 
 
 def _root(directory: Directory, person: PersonRecord) -> PersonRecord:
@@ -59,16 +54,21 @@ def unmerged(directory: Directory, person_ids: Sequence[str]) -> list[PersonReco
     return changed or [child for person in persons for child in directory.children(person.person_id)]
 
 
+def lineage(directory: Directory, parents: Mapping[str, str | None], person_id: str) -> Iterator[str]:
+    """The person and all above with these new parents (id -> parent's id), up to the root; of a circle each once."""
+    passed: set[str] = set()
+    at: str | None = person_id
+    while at is not None and at not in passed:
+        yield at
+        passed.add(at)
+        record = directory.get(at)
+        at = parents.get(at, record.parent_id if record is not None else None)
+
+
 def below_itself(directory: Directory, parents: Mapping[str, str | None]) -> str | None:
     """The first of these persons who would be below itself with these parents (id -> parent's id)."""
-    for person_id in parents:
-        above: set[str] = set()  # what is met twice is a circle of others, who come later
-        at: str | None = person_id
-        while at is not None and at not in above:
-            above.add(at)
-            record = directory.get(at)
-            at = parents.get(at, record.parent_id if record is not None else None)
-        if at == person_id:
+    for person_id, parent_id in parents.items():
+        if parent_id is not None and person_id in lineage(directory, parents, parent_id):
             return person_id
     return None
 

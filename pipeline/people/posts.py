@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import threading
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 
 from pipeline.config import MatchSettings, Settings
-from pipeline.errors import PersonUnknown, RequestError
+from pipeline.errors import RequestError, SeveralFaces
 from pipeline.extraction.images.decode import Decoder, OpenedImage
 from pipeline.extraction.images.pixel_hash import PixelHash
 from pipeline.extraction.rows import ExtractedFace, faces_of_table
@@ -20,7 +20,7 @@ from pipeline.extraction.stored_picture import cut_faces, encode_reference_image
 from pipeline.matching.calibration import Calibration
 from pipeline.matching.match import Matcher
 from pipeline.people.batcher import MicroBatcher
-from pipeline.people.changes import ChangeRules, Changes, DecidedPost, Post
+from pipeline.people.changes import Changes, Post
 from pipeline.people.decide import (
     Decision,
     Sighting,
@@ -29,12 +29,10 @@ from pipeline.people.decide import (
     failed_measures,
 )
 from pipeline.people.directory import Directories, Directory
-from pipeline.people.locks import Footprint, SharedLock
-from pipeline.people.selection import select_faces
-from pipeline.people.types import Conflict, FaceResult, PostRequest, PostResult
+from pipeline.people.types import Conflict, FaceResult, PostRequest, PostResult, SimilarPerson
 from pipeline.people.views import most_similar, root_view
 from pipeline.runtime.threads import usable_cores
-from pipeline.store import LocalStore, PostedImage, ReferenceOrigin, Row, reference_origins
+from pipeline.store import LocalStore, PostedImage
 from pipeline.types import DecodedImage
 
 
@@ -48,7 +46,6 @@ class Poster:
         batcher: MicroBatcher,
         decoder: Decoder,
         settings: Settings,
-        rules: ChangeRules,
     ) -> None:
         self._client = client
         self._directories = directories
@@ -57,8 +54,7 @@ class Poster:
         self._pixel_hash = PixelHash(client.identity.pixel_key)
         self._calibration = Calibration.from_dict(client.identity.calibration)
         self._match = settings.match
-        self._unique_external_ids = settings.serve.unique_external_ids
-        self._rules = rules
+        self._settings = settings.serve
         # For decoding and models. A post that waits for memory before, or for a lock or the disk afterwards, holds up
         # no other.
         self._working = threading.BoundedSemaphore(settings.serve.workers or 2 * usable_cores())
@@ -71,7 +67,9 @@ class Poster:
         results: list[FaceResult] = []
         updated = False
         with self._directories.using(account_id, directory) as opened:
-            _require_persons(opened, request)
+            for person_id in (request.update_person_id, request.merge_with):
+                if person_id is not None:
+                    opened.record(person_id)  # it must be there, whatever the photo shows
             if post.sightings:
                 results, updated = self._answer(opened, post)
         return PostResult(
@@ -86,10 +84,10 @@ class Poster:
     def _extract(self, opened: OpenedImage, request: PostRequest) -> tuple[Post, float]:
         """The image's faces, without its pixels, and the seconds that the detector took for its batch."""
         data, decoded = opened.data, opened.load()
-        extracted = self._batcher.extract(decoded)
-        selected = select_faces(faces_of_table(extracted.faces), request, decoded.width, decoded.height)
-        faces = _with_pictures(decoded, selected.faces) if request.insert or request.update else selected.faces
-        described = selected.described is not None
+        table, detection_s = self._batcher.extract(decoded)
+        faces, described = select_faces(faces_of_table(table), request, decoded.width, decoded.height)
+        if request.insert or request.update:
+            faces = _with_pictures(decoded, faces)
         gate = self._gate(request)
         image = PostedImage(
             sha256=hashlib.sha256(data).hexdigest(),
@@ -98,16 +96,16 @@ class Poster:
             width=decoded.width,
             height=decoded.height,
             format=decoded.format,
-            name=request.name if described else None,
-            external_id=request.external_id if described else None,
+            name=request.name if described is not None else None,
+            external_id=request.external_id if described is not None else None,
         )
         sightings = [
-            _sighting(image, request, gate, ordinal, face, described=ordinal == selected.described)
+            _sighting(image, request, gate, ordinal, face, described=ordinal == described)
             for ordinal, face in enumerate(faces)
         ]
         guids = [str(uuid.uuid4()) for _ in sightings]
         matcher = Matcher(self._calibration, gate.threshold)
-        return Post(image, request, matcher, sightings, guids, selected.described), extracted.detection_s
+        return Post(image, request, matcher, sightings, guids, described), detection_s
 
     def _gate(self, request: PostRequest) -> MatchSettings:
         asked = {
@@ -122,14 +120,15 @@ class Poster:
         """The answer for each face, and whether the account changed. It is decided, and its pictures are written,
         without the lock; again under the lock if something was committed meanwhile."""
         view = directory.view()
-        decided = self._decide(directory, post)
+        decision = _decide(directory, post)
+        similar = _similar(decision, post)
         if not (post.request.insert or post.request.update):
-            return _results(decided, {}), False
+            return _results(decision, similar, {}), False
         try:
-            changes = self._rules.changes(directory, post, decided)
-        except RequestError:  # the directory may be possibly inconsistent
+            changes = Changes(self._client, self._settings, post, decision)
+        except RequestError:  # memory may be behind the catalog: it counts only under the lock
             changes = None
-        pictures = changes.pictures(post) if changes is not None else {}
+        pictures = changes.pictures() if changes is not None else {}
         with (
             self._client.images_ahead(directory.account_id, list(pictures.values())) as ahead,
             self._directories.posting(directory) as lock,
@@ -137,76 +136,63 @@ class Poster:
             while True:
                 if changes is None or directory.view() is not view:
                     view = directory.view()
-                    if decided.is_outdated():
-                        decided = self._decide(directory, post)
-                    changes = self._rules.changes(directory, post, decided)
-                if not changes.person_ids or lock.register(self._footprint(post, decided, changes)):
+                    if decision.is_outdated():
+                        decision = _decide(directory, post)
+                        similar = _similar(decision, post)
+                    changes = Changes(self._client, self._settings, post, decision)
+                if not changes.person_ids or lock.register(changes.footprint()):
                     break
             if changes.person_ids:
-                self._commit(lock, directory, post, changes, ahead)
-            return _results(decided, changes.conflicts), changes.account_updated
-
-    def _decide(self, directory: Directory, post: Post) -> DecidedPost:
-        """Raises PersonUnknown."""
-        request = post.request
-        if request.update_person_id is None:
-            decision = decide_faces(directory, post.sightings, post.matcher)
-        else:
-            decision = decide_person(directory, post.sightings[0], request.update_person_id, post.matcher)
-        index = decision.view.index
-        similar = None
-        if request.similar_limit:
-            identical = [index.find_identical(s.image_hashes, s.face.box) for s in post.sightings]
-            similar = most_similar(decision, identical, request.similar_limit)
-        return DecidedPost(
-            decision,
-            similar=similar,
-            identical=frozenset(
-                s.ordinal
-                for s, position in zip(post.sightings, decision.positions.tolist(), strict=True)
-                if index.is_of(position, s.image_hashes, s.face.box)
-            ),
-            origins=self._origins(decision, request),
-        )
-
-    def _origins(self, decision: Decision, request: PostRequest) -> Mapping[str, ReferenceOrigin] | None:
-        """Of the references that the matched faces may replace, where the request has conditions about them."""
-        if not (request.update and (request.update_if_lower_quality or request.update_if_older_days)):
-            return None
-        matched = [s.person_id for s in decision.sightings if s.outcome == "matched" and s.person_id is not None]
-        return self._client.submit(partial(reference_origins, person_ids=matched))
-
-    def _footprint(self, post: Post, decided: DecidedPost, changes: Changes) -> Footprint:
-        matched = {sighting.person_id for sighting in decided.sightings if sighting.person_id is not None}
-        said = (record.external_id for record in changes.inserted.values())
-        known = (decided.decision.directory.get(person_id) for person_id in {*changes.updated, *changes.seen})
-        kept = (record.external_id for record in known if record is not None)
-        given = (columns.get("external_id") for columns in changes.updated.values())
-        external_ids = {external_id for external_id in (*said, *kept, *given) if external_id is not None}
-        return Footprint(
-            person_ids=frozenset(matched | changes.person_ids | changes.merged),
-            external_ids=frozenset(external_ids if self._unique_external_ids else ()),
-            image_hashes=frozenset(decided.sightings[0].image_hashes),
-            faces=decided.decision.faces.embeddings,
-            new_references=[sighting.ordinal for sighting in changes.references],
-            matcher=post.matcher,
-        )
-
-    def _commit(
-        self, lock: SharedLock, directory: Directory, post: Post, changes: Changes, ahead: dict[str, Row]
-    ) -> None:
-        ids = self._client.reserve_ids(bool(changes.references), len(changes.references))
-        change = changes.change(directory, post, ids)
-        with lock.released():
-            committed = self._client.commit(change, ahead)
-        directory.apply(change, committed)
+                change = changes.change(self._client)
+                with lock.released():
+                    committed = self._client.commit(change, ahead)
+                directory.apply(change, committed)
+            return _results(decision, similar, changes.conflicts), changes.account_updated
 
 
-def _require_persons(directory: Directory, request: PostRequest) -> None:
-    """Raises PersonUnknown, whatever the photo shows."""
-    for person_id in (request.update_person_id, request.merge_with):
-        if person_id is not None and directory.get(person_id) is None:
-            raise PersonUnknown
+def _decide(directory: Directory, post: Post) -> Decision:
+    """Raises PersonUnknown."""
+    person_id = post.request.update_person_id
+    if person_id is None:
+        return decide_faces(directory, post.sightings, post.matcher)
+    return decide_person(directory, post.sightings[0], person_id, post.matcher)
+
+
+def _similar(decision: Decision, post: Post) -> list[list[SimilarPerson]] | None:
+    """Of each face, as the directory was when it was decided; None unless the request asks for them."""
+    if not post.request.similar_limit:
+        return None
+    index = decision.view.index
+    identical = [index.find_identical(s.image_hashes, s.face.box) for s in post.sightings]
+    return most_similar(decision, identical, post.request.similar_limit)
+
+
+def select_faces(
+    faces: Sequence[ExtractedFace], request: PostRequest, width: int, height: int
+) -> tuple[Sequence[ExtractedFace], int | None]:
+    """The faces of an image that a post is about, and which of them the headers describe (None: one that is left out);
+    the others are neither processed nor answered. Both from the largest to the smallest.
+
+    The headers describe the face nearest to a point, if one is given, else the largest of all. Raises SeveralFaces if
+    the request is about one face, and several are left.
+    """
+    kept = [face for face in faces if face.box[3] - face.box[1] >= request.larger_than * height]
+    by_place = request.closest_x is not None or request.closest_y is not None
+    if by_place:
+        kept = sorted(kept, key=lambda face: _distance(face, request, width, height))[:1]
+    elif request.largest_only:
+        kept = [face for face in kept if face is faces[0]]
+    if request.is_about_one_face and len(kept) > 1:
+        raise SeveralFaces()
+    return kept, 0 if kept and (by_place or kept[0] is faces[0]) else None
+
+
+def _distance(face: ExtractedFace, request: PostRequest, width: int, height: int) -> float:
+    """Pixels from the centre of the face to the point; along one axis where only that is given."""
+    x1, y1, x2, y2 = face.box
+    dx = 0.0 if request.closest_x is None else (x1 + x2) / 2 - request.closest_x * width
+    dy = 0.0 if request.closest_y is None else (y1 + y2) / 2 - request.closest_y * height
+    return math.hypot(dx, dy)
 
 
 def _with_pictures(image: DecodedImage, faces: Sequence[ExtractedFace]) -> list[ExtractedFace]:
@@ -238,10 +224,12 @@ def _sighting(
     )
 
 
-def _results(decided: DecidedPost, conflicts: Mapping[int, Conflict]) -> list[FaceResult]:
+def _results(
+    decision: Decision, similar: Sequence[Sequence[SimilarPerson]] | None, conflicts: Mapping[int, Conflict]
+) -> list[FaceResult]:
     results = []
-    for sighting in decided.sightings:
-        person = root_view(decided.decision.directory, sighting.person_id) if sighting.person_id is not None else None
+    for sighting in decision.sightings:
+        person = root_view(decision.directory, sighting.person_id) if sighting.person_id is not None else None
         results.append(
             FaceResult(
                 face=sighting.face,
@@ -250,7 +238,7 @@ def _results(decided: DecidedPost, conflicts: Mapping[int, Conflict]) -> list[Fa
                 new_id=sighting.person_id if sighting.outcome == "inserted" else None,
                 rejected=sighting.failed if sighting.outcome == "rejected" else (),
                 conflict=conflicts.get(sighting.ordinal),
-                similar=decided.similar[sighting.ordinal] if decided.similar is not None else None,
+                similar=similar[sighting.ordinal] if similar is not None else None,
             )
         )
     return results

@@ -1,19 +1,23 @@
-"""The pictures of faces that corrections make references: cut from their photos, without a lock."""
+"""The pictures of stored faces that become references: read from the store, or cut from their photos."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from pipeline.errors import CorrectionImpossible, ImageRejected, ObjectUnknown, PictureMissing, StoreDamaged
 from pipeline.extraction.images.decode import Decoder
-from pipeline.extraction.stored_picture import MEDIA_TYPE, pictures_of_photo
-from pipeline.people.correction_plan import Plan, best_first
+from pipeline.extraction.stored_picture import pictures_of_photo
 from pipeline.people.directory import Directory
 from pipeline.store import LocalStore, StoredFace
 
 
+def best_first(faces: Iterable[StoredFace]) -> list[StoredFace]:
+    """Faces that can be a reference, the best first: by the product of their qualities, size, then age."""
+    return sorted((f for f in faces if f.has_embedding), key=lambda f: (-f.quality, -f.area, f.face_id))
+
+
 class PictureReader:
-    """Reads them."""
+    """Reads pictures of faces."""
 
     def __init__(self, client: LocalStore, decoder: Decoder, max_bytes: int) -> None:
         """`max_bytes`: of a photo's file."""
@@ -22,8 +26,8 @@ class PictureReader:
         self._max_bytes = max_bytes
 
     def read(self, directory: Directory, face: StoredFace, references: Mapping[str, int] | None = None) -> bytes | None:
-        """The picture to store of a face: the one that is stored, or cut from its photo; None where that can't be read,
-        or is another one now. `references`: by person, where the caller knows them for many."""
+        """The stored picture of a face, or one cut from its photo; None if that can't be read, or is another one now.
+        `references`: by person, if the caller knows them for many."""
         record = directory.get(face.person_id or "")
         guid = record.image_guid if record is not None else None
         if guid and references is None:
@@ -41,49 +45,47 @@ class PictureReader:
 
 
 class Pictures:
-    """The pictures of faces that are to be references."""
+    """Chooses faces of a directory that become references, and has their pictures."""
 
-    def __init__(self, *, required: bool = True) -> None:
-        """`required`: nobody is to be known by a face without a picture."""
-        self.wanted: list[Sequence[StoredFace]] = []  # of each, `find` is to read one
+    def __init__(self, reader: PictureReader, directory: Directory, *, required: bool = True, locked: bool) -> None:
+        """`required`: each reference has a picture. `locked`: the caller of `pick` has the directory's lock, so that it
+        reads nothing; `read_wanted` reads later, without the lock, what the next `pick` needs."""
+        self.wanted: list[Sequence[StoredFace]] = []  # of each, `read_wanted` is to read one
+        self.references: Mapping[str, int] | None = None  # by person, if the caller knows them for many
+        self._reader = reader
+        self._directory = directory
         self._required = required
+        self._locked = locked
         self._read: dict[int, bytes | None] = {}
 
     def __getitem__(self, face_id: int) -> bytes | None:
-        """Of a face that was picked; None only where none is required."""
+        """Of a face that was picked; None only if none is required."""
         return self._read[face_id]
 
-    def files(self, plan: Plan, references: Mapping[str, int | None]) -> dict[str, tuple[str, bytes, str]]:
-        """person id -> guid, bytes and media type, of references (person id -> face id) that were picked; without those
-        that have no picture, which is so only where none is required. The guids are the plan's own."""
-        return {
-            person: (plan.guid(face), picture, MEDIA_TYPE)
-            for person, face in references.items()
-            if face is not None and (picture := self[face]) is not None
-        }
-
     def add(self, face_id: int, picture: bytes) -> None:
-        """One that is at hand already."""
+        """One that the caller has."""
         self._read[face_id] = picture
 
-    def find(self, faces: Sequence[StoredFace], read: Callable[[StoredFace], bytes | None]) -> bool:
+    def find(self, faces: Sequence[StoredFace]) -> bool:
         """Reads the picture of the best of the faces whose picture can be had; False: there is none."""
         for face in best_first(faces):
             if face.face_id not in self._read:
-                self._read[face.face_id] = read(face)
+                self._read[face.face_id] = self._reader.read(self._directory, face, self.references)
             if self._read[face.face_id] is not None:
                 return True
         return False
 
-    def find_wanted(self, read: Callable[[StoredFace], bytes | None]) -> None:
+    def read_wanted(self) -> None:
         """Reads those that `pick` asked for."""
         wanted, self.wanted = self.wanted, []
         for faces in wanted:
-            self.find(faces, read)
+            self.find(faces)
 
     def pick(self, person_id: str, faces: Sequence[StoredFace]) -> int | None:
-        """The best of the faces whose picture can be had. Where there is none: PictureMissing or CorrectionImpossible
-        is raised; or, where no picture is required, the best that has a vector."""
+        """The best of the faces whose picture can be had. If there is none, and a picture is required, PictureMissing
+        or CorrectionImpossible is raised; else it is the best that has a vector."""
+        if not self._locked:
+            self.find(faces)
         able = best_first(faces)
         if not able:
             if not self._required:

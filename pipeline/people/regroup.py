@@ -1,6 +1,6 @@
 """Decides the stored faces of a directory anew, in the order of the store, and collects what that changes.
 
-It is done on a view of the directory, without its lock: `FreePlan.is_outdated` tells under the lock whether it stands.
+It is done on a view of the directory, without its lock: `Plan.is_outdated` tells under the lock whether it stands.
 Nothing is decoded but the photos that new persons' pictures are cut from. The store has no vector of a rejected face,
 which takes part where the caller extracted it again.
 """
@@ -10,7 +10,6 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -22,10 +21,10 @@ from pipeline.matching.calibration import Calibration
 from pipeline.matching.group import group_faces
 from pipeline.matching.match import Matcher
 from pipeline.matching.references import ReferenceIndex
-from pipeline.people.correction_plan import IS, IS_NOT, NOBODY, FreePlan, Plan, has_name
+from pipeline.people.correction_plan import IS, IS_NOT, NOBODY, Plan, has_name
 from pipeline.people.decide import failed_measures
 from pipeline.people.directory import Directory
-from pipeline.people.reference_pictures import PictureReader, Pictures
+from pipeline.people.reference_pictures import Pictures
 from pipeline.people.regrouping import Changes, ClusteredFace, Group, changes
 from pipeline.people.rules import NOT_SAME
 from pipeline.store import (
@@ -38,7 +37,6 @@ from pipeline.store import (
     NotDecoded,
     PersonRecord,
     Regrouping,
-    utc_now,
 )
 from pipeline.texts import nfc
 from pipeline.types import FaceBatch
@@ -59,22 +57,22 @@ def regrouped(
     directory: Directory,
     request: CorrectionRequest,
     pictures: Pictures,
-    reader: PictureReader,
     decoded: Decoded,
-) -> FreePlan:
+) -> Plan:
     """Decides the directory anew. Raises CorrectionImpossible, StoreError."""
     gate = request.gate or MatchSettings()
     known = _Known(client, directory)
     admitted = known.admitted(gate)
     not_decoded = [] if decoded is None else known.take(admitted, decoded, pictures)
-    plan = Plan(client, directory, utc_now(), known.decoded, known.vectors)
-    read = partial(reader.read, directory, references=known.references)
-    changed = changes(known.clustered(client, gate), known.groups())
+    plan = Plan(client, directory, pictures, known.decoded, known.vectors)
+    pictures.references = known.references
+    groups = known.groups()
+    changed = changes(known.clustered(client, gate, groups), groups)
     moves = dict(changed.moved)
     new: list[str] = []
     without_picture: list[int] = []
     for face_ids in changed.new:
-        if pictures.find([known.stored[face_id] for face_id in face_ids], read):
+        if pictures.find([known.stored[face_id] for face_id in face_ids]):
             new.append(str(uuid.uuid4()))
             plan.insert(PersonRecord.new(new[-1], None, None, "", plan.now))
             moves.update(dict.fromkeys(face_ids, new[-1]))
@@ -84,13 +82,18 @@ def regrouped(
         plan.move(known.stored[face_id], person_id)
     parents, joins = known.parents(changed)
     for person_id, parent_id in parents.items():
-        plan.change(known.records[person_id], parent_id=parent_id)
+        plan.update(known.records[person_id], parent_id=parent_id)
     lost = {known.stored[face_id].person_id for face_id in moves}
-    plan.settle([person_id for person_id in (*lost, *new) if person_id is not None], pictures.pick)
+    plan.settle([person_id for person_id in (*lost, *new) if person_id is not None])
     _, after = plan.rows()
     gone = [person_id for person_id, columns in after.persons.items() if columns is None]
     if gone and plan.leaves_nobody:
         raise CorrectionImpossible(detail="By this gate no face would make a person, and nobody would be left.")
+    joined = {person_id for persons in joins for person_id in persons}
+    together = {id(changed.group_of[known.roots[person_id]]) for person_id in joined}
+    touched = {person_id for person_id, root in known.roots.items() if id(changed.group_of[root]) in together}
+    touched |= known.records.keys() & {*lost, *moves.values(), *parents}
+    mentioned = touched.union(*changed.kept_apart)
     report = Regrouping(
         threshold=gate.threshold,
         faces=len(known.vectors),
@@ -102,24 +105,16 @@ def regrouped(
         ],
         new=new,
         gone=gone,
-        kept_apart=[
-            KeptApart(*pair, reason)
-            for pair, reason in {(one, two): reason for one, two, reason in changed.kept_apart}.items()
-        ],
+        kept_apart=[KeptApart(*pair, reason) for pair, reason in changed.kept_apart.items()],
         without_picture=without_picture,
         admitted=[face.stored.face_id for face in admitted],
         decoded=decoded is not None,
         not_decoded=not_decoded,
-        names={},
+        names={person_id: name for person_id in mentioned if (name := known.records[person_id].name)},
     )
-    joined = {person_id for persons in joins for person_id in persons}
-    together = {id(changed.group_of[known.roots[person_id]]) for person_id in joined}
-    touched = {person_id for person_id, root in known.roots.items() if id(changed.group_of[root]) in together}
-    touched |= known.records.keys() & {*lost, *moves.values(), *parents}
-    mentioned = touched.union(*((pair.person_id, pair.other_id) for pair in report.kept_apart))
-    named = {person_id: str(known.records[person_id].name) for person_id in mentioned if known.records[person_id].name}
-    said = {"regrouping": replace(report, names=named)}
-    return FreePlan(plan, said, {person_id: known.records[person_id] for person_id in touched})
+    plan.said = {"regrouping": report}
+    plan.known = {person_id: known.records[person_id] for person_id in touched}
+    return plan
 
 
 class _Known:
@@ -173,13 +168,12 @@ class _Known:
                 groups[self.roots[two]].against.add(self.roots[one])
         return groups
 
-    def clustered(self, client: LocalStore, gate: MatchSettings) -> list[ClusteredFace]:
+    def clustered(self, client: LocalStore, gate: MatchSettings, groups: Mapping[str, Group]) -> list[ClusteredFace]:
         """The faces that have a vector and are not stated to be nobody, grouped in the order of the store."""
         said = self._said
         faces = [f for f in self._faces if f.stored.face_id in self.vectors and f.stored.face_id not in said[NOBODY]]
         if not faces:
             return []
-        groups = self.groups()
         founds = [
             f.stored.path is None
             or (f.reference and groups[self.roots[str(f.stored.person_id)]].held)

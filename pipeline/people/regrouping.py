@@ -61,7 +61,7 @@ class Changes:
     moved: dict[int, str | None] = field(default_factory=dict)  # face id -> the record; None: nobody's
     new: list[list[int]] = field(default_factory=list)  # the faces of each new person
     group_of: dict[str, Group] = field(default_factory=dict)  # root -> all that are one with it
-    kept_apart: list[tuple[str, str, str]] = field(default_factory=list)  # two roots, and why
+    kept_apart: dict[tuple[str, str], str] = field(default_factory=dict)  # two roots -> why
 
 
 def changes(faces: Sequence[ClusteredFace], groups: Mapping[str, Group]) -> Changes:
@@ -116,14 +116,14 @@ def _anchored(
 def _join(made: Changes, anchored: Mapping[str, str], members: Sequence[ClusteredFace]) -> None:
     """Makes the persons of a cluster one. All its faces are like its first one, and maybe not like each other: so each
     is joined with the first one's person or not at all."""
-    hub, others = _hub_first(anchored, members)
-    for other in others:
-        one, two = made.group_of[str(hub)], made.group_of[other]
+    roots = _first_face_first(anchored, members)
+    for other in roots[1:]:
+        one, two = made.group_of[roots[0]], made.group_of[other]
         if one is two:
             continue
         reason = one.reason_against(two)
         if reason is not None:
-            made.kept_apart.append((str(hub), other, reason))
+            made.kept_apart[roots[0], other] = reason
             continue
         if len(one.roots) < len(two.roots):
             one, two = two, one
@@ -132,22 +132,20 @@ def _join(made: Changes, anchored: Mapping[str, str], members: Sequence[Clustere
             made.group_of[root] = one
 
 
-def _hub_first(anchored: Mapping[str, str], members: Sequence[ClusteredFace]) -> tuple[str | None, list[str]]:
-    """The person of the cluster's first face, or else the first that keeps a part in it; and the others."""
-    first = members[0].root
-    roots = sorted(anchored, key=lambda root: root != first)  # else in the order of their first faces
-    return (roots[0], roots[1:]) if roots else (None, [])
+def _first_face_first(anchored: Mapping[str, str], members: Sequence[ClusteredFace]) -> list[str]:
+    """The persons that keep a part in the cluster: that of its first face, then in the order of their first faces."""
+    return sorted(anchored, key=lambda root: root != members[0].root)
 
 
 def _place(made: Changes, anchored: Mapping[str, str], members: Sequence[ClusteredFace]) -> None:
     """Finds a person for the faces of a cluster whose part does not keep one."""
-    hub, others = _hub_first(anchored, members)
+    roots = _first_face_first(anchored, members)
     new: list[ClusteredFace] = []
     for face in members:
         if face.root in anchored:
             continue
         own = None if face.root is None else made.group_of[face.root]
-        fits = [root for root in (hub, *others) if root is not None and not face.barred & made.group_of[root].roots]
+        fits = [root for root in roots if not face.barred & made.group_of[root].roots]
         if own is not None and any(made.group_of[root] is own for root in fits):
             continue
         if fits:

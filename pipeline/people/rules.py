@@ -6,14 +6,15 @@ Constraints say that two people are two; an external id may be one person's alon
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import fields, replace
 from typing import Any, Final
 
 from pipeline.errors import ExternalIdTaken, MetadataTooLarge
 from pipeline.people.directory import Directory
+from pipeline.people.merging import lineage
 from pipeline.people.types import Conflict
-from pipeline.store import Fact, PersonChange, PersonRecord
+from pipeline.store import Fact, LocalStore, PersonChange, PersonRecord
 from pipeline.texts import same_name
 
 NOT_SAME: Final = "not_same"  # the kind of a constraint on two persons
@@ -26,17 +27,15 @@ def two_people(one: str, other: str) -> Fact:
     return Fact(NOT_SAME, None, min(one, other), max(one, other))
 
 
-def members(directory: Directory, parents: Mapping[str, str | None]) -> list[str]:
-    """The ids of all whom these new parents (id -> parent's id) may make one person."""
-    ids = {person_id for pair in parents.items() for person_id in pair if person_id is not None}
-    return sorted({record.person_id for one in ids for record in directory.merged_set(one)} | ids)
-
-
 def broken_constraints(
-    directory: Directory, parents: Mapping[str, str | None], constraints: Iterable[Fact]
+    client: LocalStore, directory: Directory, parents: Mapping[str, str | None], withdrawn: Collection[Fact] = ()
 ) -> list[Fact]:
-    """Those of the constraints whose two people these new parents (id -> parent's id) would make one."""
-    merged_already = set(together(directory, {}, constraints := list(constraints)))
+    """The constraints, but those that are withdrawn, whose two people these new parents (id -> parent's id) would make
+    one."""
+    ids = {person_id for pair in parents.items() for person_id in pair if person_id is not None}
+    joined = {record.person_id for one in ids for record in directory.merged_set(one)} | ids
+    constraints = [fact for fact in client.facts_about([], sorted(joined)) if fact not in withdrawn]
+    merged_already = set(together(directory, {}, constraints))
     return [fact for fact in together(directory, parents, constraints) if fact not in merged_already]
 
 
@@ -44,13 +43,8 @@ def together(directory: Directory, parents: Mapping[str, str | None], constraint
     """Those of the constraints whose two people are one with these new parents (id -> parent's id)."""
 
     def root(person_id: str) -> str:
-        passed = {person_id}
-        while True:
-            record = directory.get(person_id)
-            above = parents.get(person_id, record.parent_id if record is not None else None)
-            if above is None or above in passed:  # a circle is refused elsewhere
-                return person_id
-            passed.add(person_id := above)
+        *_, top = lineage(directory, parents, person_id)  # a circle is refused elsewhere
+        return top
 
     return [f for f in constraints if f.kind == NOT_SAME and root(str(f.person_id)) == root(str(f.other_id))]
 

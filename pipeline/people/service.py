@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 import pyarrow as pa
 
@@ -19,9 +18,8 @@ from pipeline.extraction.images.decode import Decoder
 from pipeline.matching.match import Matcher
 from pipeline.people.background import Housekeeper, LongWork, ShardEnroller
 from pipeline.people.batcher import MicroBatcher
-from pipeline.people.changes import ChangeRules
 from pipeline.people.corrections import LONG, Corrections
-from pipeline.people.directory import Directories, Directory, DirectoryView
+from pipeline.people.directory import Directories, DirectoryView
 from pipeline.people.posts import Poster
 from pipeline.people.review import ReviewPage, review
 from pipeline.people.types import (
@@ -42,7 +40,6 @@ from pipeline.store import (
     CorrectionRequest,
     LocalStore,
     PersonChange,
-    PersonRecord,
 )
 
 
@@ -70,19 +67,12 @@ class IdentityService:
             max_pixels=settings.run.batch_pixels,
             queue_images=settings.serve.queue_images,
         )
-        rules = ChangeRules(client, settings.serve)
-        self._poster = Poster(client, self._directories, self._batcher, decoder, settings, rules)
+        self._poster = Poster(client, self._directories, self._batcher, decoder, settings)
         self._long_work = LongWork("corrections")
-        corrections = partial(
-            Corrections,
-            client,
-            self._directories,
-            decoder,
-            settings.decode.max_bytes,
-            unique_external_ids=settings.serve.unique_external_ids,
-        )
-        self._corrections, self._long_corrections = corrections(), corrections(self._long_work.urgent)
-        self._shards = ShardEnroller(client, self._directories, decoder, settings)
+        most, unique = settings.decode.max_bytes, settings.serve.unique_external_ids
+        self._corrections = Corrections(client, self._directories, decoder, most, unique_external_ids=unique)
+        self._shard_work = LongWork("shards")
+        self._shards = ShardEnroller(client, self._directories, decoder, most, self._shard_work.urgent)
         self._housekeeper = Housekeeper(client)
 
     def load(self) -> None:
@@ -117,7 +107,7 @@ class IdentityService:
     def person(self, account_id: int, directory: str, person_id: str) -> PersonView:
         """Raises PersonUnknown."""
         with self._directories.using(account_id, directory) as opened:
-            return person_view(opened, _record(opened, person_id))
+            return person_view(opened, opened.record(person_id))
 
     def people_by_external_id(self, account_id: int, directory: str, external_id: str) -> list[PersonView]:
         """Everybody with this external id, in the order of insertion."""
@@ -167,14 +157,14 @@ class IdentityService:
         """The record's own current picture. Raises PersonUnknown, and ObjectUnknown where it has none."""
         with self._directories.using(account_id, directory) as opened:
             while True:
-                guid = _record(opened, person_id).image_guid
+                guid = opened.record(person_id).image_guid
                 if guid is None:
                     raise ObjectUnknown
                 try:
                     return StoredImage(guid, *self._client.read_image(account_id, guid))
                 except (ObjectUnknown, StoreDamaged):
                     with opened.lock.alone():  # waits for the post that is replacing it
-                        if _record(opened, person_id).image_guid == guid:
+                        if opened.record(person_id).image_guid == guid:
                             raise
 
     def stored_object(self, account_id: int, directory: str, guid: str, *, at_rest: bool) -> StoredImage:
@@ -239,7 +229,7 @@ class IdentityService:
         """Puts right whose a face is, or what a person is called; see `corrections`. Raises RequestError."""
         self._housekeeper.note_change()
         if self._is_long(request):
-            return self._long_work.do(self._long_corrections.make, request, decoded)
+            return self._long_work.do(self._corrections.make, request, decoded, self._long_work.urgent)
         return self._corrections.make(request, decoded)
 
     def _is_long(self, request: CorrectionRequest) -> bool:
@@ -263,7 +253,7 @@ class IdentityService:
 
     def enrol_shard(self, run_id: str, shard: int) -> None:
         """Decides and commits an extracted shard of a planned run, between requests. Raises StoreError."""
-        self._shards.enrol(run_id, shard)
+        self._shard_work.do(self._shards.enrol, run_id, shard)
         self._housekeeper.note_change()
 
     # Keeping house
@@ -281,13 +271,6 @@ class IdentityService:
     def close(self) -> None:
         """Stops the threads; requests in hand are finished first. The store stays open."""
         self._batcher.close()
-        self._shards.close()
+        self._shard_work.close()
         self._long_work.close()
         self._housekeeper.close()
-
-
-def _record(directory: Directory, person_id: str) -> PersonRecord:
-    record = directory.get(person_id)
-    if record is None:
-        raise PersonUnknown
-    return record

@@ -1,17 +1,16 @@
 """Enrols extracted shards: decides every face in manifest order, and commits each shard as a whole.
 
 A server goes on answering meanwhile: a shard is decided, and its files are written, without the locks of its
-directories (`decide.commit_decided`).
+directories.
 """
 
 from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import groupby
 from typing import Any, Final
 
@@ -21,23 +20,22 @@ import pyarrow as pa
 from pipeline.config import MatchSettings, nearest_threshold
 from pipeline.errors import ImageRejected
 from pipeline.extraction.images.decode import Decoder
-from pipeline.extraction.rows import FACE_COLUMNS, REUSE_ROW, ExtractedFace, ExtractedRow, read_rows
-from pipeline.extraction.stored_picture import MEDIA_TYPE, HeldPictures, encode_reference_image, pictures_of_photo
+from pipeline.extraction.rows import FACE_COLUMNS, REUSE_ROW, ExtractedRow, read_rows
+from pipeline.extraction.stored_picture import HeldPictures, encode_reference_image, pictures_of_photo
 from pipeline.matching.calibration import Calibration
 from pipeline.matching.match import Matcher
 from pipeline.people.changed_photos import ChangedPhotos
 from pipeline.people.decide import (
     Decision,
     Sighting,
-    commit_decided,
     decide_faces,
     failed_measures,
     occurrences,
+    urgently,
 )
 from pipeline.people.directory import Directories, Directory
 from pipeline.people.duplicate_faces import DuplicateResolver, mark_changed
 from pipeline.people.reference_pictures import PictureReader
-from pipeline.people.rules import row_of
 from pipeline.people.same_faces import place_bound
 from pipeline.runtime.threads import over_threads
 from pipeline.store import (
@@ -54,7 +52,6 @@ from pipeline.store import (
     RunRow,
     ShardCommit,
     embedding_rows,
-    utc_now,
 )
 from pipeline.types import ByteArray
 
@@ -76,20 +73,26 @@ class _Shard:
 
 
 @dataclass(frozen=True)
-class _Prepared:
-    """A decided shard whose files are written."""
+class _Part:
+    """What a shard has of one directory, decided."""
 
-    decisions: Sequence[Decision]  # one for each directory
-    files: PreparedShard
-    corrections: Sequence[tuple[Directory, int]]  # each directory, and how many were made before it was decided
-    changed: Sequence[ChangedPhotos]
+    directory: Directory
+    corrections: int  # `Directory.face_corrections` before it was decided
+    photos: ChangedPhotos
+    faces: Mapping[int, Sighting]  # by face id, in manifest order
+    decision: Decision | None  # None: nothing was to be decided
 
     def is_outdated(self) -> bool:
         return (
-            any(directory.face_corrections != made for directory, made in self.corrections)
-            or any(decision.is_outdated() for decision in self.decisions)
-            or any(photos.is_outdated() for photos in self.changed)
+            self.directory.face_corrections != self.corrections
+            or (self.decision is not None and self.decision.is_outdated())
+            or self.photos.is_outdated()
         )
+
+    def new_references(self) -> dict[int, Sighting]:
+        """The shard's faces by which persons are known from now on."""
+        chosen = set(self.photos.plan.rows()[1].references.values())
+        return {n: s for n, s in self.faces.items() if s.outcome == "inserted" or n in chosen}
 
 
 class Enroller:
@@ -109,7 +112,7 @@ class Enroller:
         held: HeldPictures | None = None,
     ) -> None:
         """`max_bytes`: of an image file that is read again, for pictures that neither the extraction made nor `held`
-        has. `urgent`: as in `commit_decided`."""
+        has. `urgent`: for the work under the locks."""
         self._client = client
         self._run = run
         planned = MatchSettings(**run.settings["match"])
@@ -135,116 +138,111 @@ class Enroller:
         with self._directories.using_all(self._run.account_id, names) as directories:
             folder = self._uuid_of(f"folder:{shard}")[:FOLDER_DIGITS]
             ready = _Shard(shard, rows, directories, media_id, face_id, folder)
-            committed = commit_decided(
-                lambda: self._prepare(ready),
-                lambda: self._directories.writing(*directories.values()),
-                self._commit,
-                free_tries=_FREE_TRIES,
-                urgent=self._urgent,
-            )
+            committed = self._committed(ready)
         self._held.forget(manifest["row"].to_pylist())
         self._client.settle_shard(committed)
 
-    def _prepare(self, shard: _Shard) -> _Prepared:
-        """Decides the shard and writes its files."""
-        rows = shard.rows
-        corrections = [(directory, directory.face_corrections) for directory in shard.directories.values()]
-        while True:
-            sightings = self._sightings(shard)
-            changed = self._changed_photos(shard)
-            for photos in changed:
-                photos.take_over(sightings)
-            decisions = self._decide(shard, [s for s in sightings if not s.settled])
-            sightings = [s for s in sightings if s.settled] + [s for d in decisions for s in d.sightings]
-            sightings.sort(key=lambda s: (s.photo, s.ordinal))
-            face_ids = range(shard.face_id, shard.face_id + len(sightings))
-            for photos in changed:
-                own = [(n, s) for n, s in zip(face_ids, sightings, strict=True) if self._is_in(shard, s, photos)]
-                photos.settle(own, self._reader)
-            chosen = {(s.photo, s.ordinal) for photos in changed for s in photos.chosen}
-            try:
-                objects = self._pictures(
-                    shard, [s for s in sightings if s.outcome == "inserted" or (s.photo, s.ordinal) in chosen]
-                )
-                break
-            except _ImagesGone as gone:
-                for row in gone.rows:
-                    mark_changed(row)
-        made = {guid: picture for guid, picture, _ in objects}
-        unnamed = {photo for photos in changed for photo in photos.unnamed}
-        replaced = {
-            photos.directory.name: photos.change(partial(self._reference_guid, shard), made) for photos in changed
-        }
-        numbered = list(zip(face_ids, sightings, strict=True))
-        changes = [
-            self._change(shard, directory, numbered, made, unnamed, replaced.get(name))
-            for name, directory in shard.directories.items()
-        ]
+    def _committed(self, shard: _Shard) -> PreparedShard:
+        """Decides the shard without the locks and commits it under them. A decision that is outdated by then is made
+        again; after _FREE_TRIES under the locks, or frequent posts could keep it out for ever."""
+        for _ in range(_FREE_TRIES):
+            committed = urgently(self._urgent, self._commit_valid, shard, *self._prepare(shard))
+            if committed is not None:
+                return committed
+        return urgently(self._urgent, self._decide_locked, shard)
+
+    def _commit_valid(self, shard: _Shard, parts: Sequence[_Part], files: PreparedShard) -> PreparedShard | None:
+        """None: the decision is outdated."""
+        with self._directories.writing(*shard.directories.values()):
+            return None if any(part.is_outdated() for part in parts) else self._commit(shard, files)
+
+    def _decide_locked(self, shard: _Shard) -> PreparedShard:
+        with self._directories.writing(*shard.directories.values()):
+            _, files = self._prepare(shard)
+            return self._commit(shard, files)
+
+    def _commit(self, shard: _Shard, files: PreparedShard) -> PreparedShard:
+        """The transaction, and then the same in memory. Under the directories' locks."""
+        committed = self._client.commit_prepared(files)
+        for change, done in zip(files.commit.changes, committed, strict=True):
+            shard.directories[change.directory].apply(change, done)
+        return files
+
+    def _prepare(self, shard: _Shard) -> tuple[list[_Part], PreparedShard]:
+        """Decides the shard and writes its files. If a picture is to be cut from a photo that changed or vanished since
+        the scan, the photo's row loses its faces, and the shard is decided again."""
+        parts = self._decide(shard)
+        while unreadable := self._add_pictures(shard, parts):
+            for row in unreadable:
+                mark_changed(row)
+            parts = self._decide(shard)
+        changes = [self._change(shard, part) for part in parts]
         changes = [change for change in changes if change.persons or change.leaving]
         changes.sort(key=lambda change: min(change.vectors, default=shard.face_id))  # directories by their first face
-        media = [_media_row(row, media_id) for media_id, row in enumerate(rows, shard.media_id)]
-        faces = [_face_row(s, face_id, shard.media_id + s.photo) for face_id, s in numbered]
+        media = list(enumerate(shard.rows, shard.media_id))
+        faces = sorted((face_id, s) for part in parts for face_id, s in part.faces.items())
         files = self._client.prepare_shard(
             ShardCommit(
                 run_id=self._run.run_id,
                 shard=shard.number,
                 account_id=self._run.account_id,
-                media=pa.Table.from_pylist(media, MEDIA_SCHEMA),
-                faces=pa.Table.from_pylist(faces, FACES_SCHEMA),
-                embeddings=self._embeddings(sightings, face_ids),
-                files=pa.Table.from_pylist([_file_row(r, n) for n, r in enumerate(rows, shard.media_id)], FILES_SCHEMA),
+                media=pa.Table.from_pylist([_media_row(row, media_id) for media_id, row in media], MEDIA_SCHEMA),
+                faces=pa.Table.from_pylist([_face_row(s, n, shard.media_id + s.photo) for n, s in faces], FACES_SCHEMA),
+                embeddings=self._embeddings(faces),
+                files=pa.Table.from_pylist([_file_row(row, media_id) for media_id, row in media], FILES_SCHEMA),
                 changes=changes,
                 finished_run_shards=self._duplicates.finished_by(shard.number),
-                face_changes=[person for photos in changed for person in photos.face_changes()],
+                face_changes=[person for part in parts for person in part.photos.face_changes()],
             )
         )
-        return _Prepared(decisions, files, corrections, changed)
+        return parts, files
 
-    def _changed_photos(self, shard: _Shard) -> list[ChangedPhotos]:
-        """Of each directory in which photos are replaced."""
-        rows = {
-            name: {photo: row for photo, row in enumerate(shard.rows) if _directory_of(row) == name}
-            for name in shard.directories
-        }
-        rules = self._gate, self._matcher, self._bound
-        changed = [ChangedPhotos(self._client, shard.directories[name], own, *rules) for name, own in rows.items()]
-        return [photos for photos in changed if photos]
+    def _decide(self, shard: _Shard) -> list[_Part]:
+        """Decides every face, each directory for itself."""
+        corrections = {name: directory.face_corrections for name, directory in shard.directories.items()}
+        rows: dict[str, dict[int, ExtractedRow]] = {name: {} for name in shard.directories}
+        for photo, row in enumerate(shard.rows):
+            rows[_directory_of(row)][photo] = row
+        parts = []
+        for name, faces in self._sightings(shard).items():
+            directory = shard.directories[name]
+            rules = self._gate, self._matcher, self._bound
+            photos = ChangedPhotos(self._client, directory, self._reader, rows[name], *rules)
+            photos.take_over(faces)
+            undecided = [face_id for face_id, s in faces.items() if not s.settled]
+            decision = None
+            if undecided:
+                decision = decide_faces(directory, [faces[face_id] for face_id in undecided], self._matcher)
+                faces.update(zip(undecided, decision.sightings, strict=True))
+            photos.settle(faces)
+            parts.append(_Part(directory, corrections[name], photos, faces, decision))
+        return parts
 
-    @staticmethod
-    def _is_in(shard: _Shard, sighting: Sighting, photos: ChangedPhotos) -> bool:
-        return _directory_of(shard.rows[sighting.photo]) == photos.directory.name
-
-    def _sightings(self, shard: _Shard) -> list[Sighting]:
-        """All faces in manifest order, those of a photo from the largest. What was stated of a face holds for the same
-        face of a copy; a forgotten one is not taken up again, nor one of a photo that was forgotten since it was
-        planned."""
-        faces = [
-            self._sighting(photo, row, ordinal, face)
-            for photo, row in enumerate(shard.rows)
-            for ordinal, face in enumerate(row.faces)
-        ]
+    def _sightings(self, shard: _Shard) -> dict[str, dict[int, Sighting]]:
+        """All faces by directory and face id, in manifest order, those of a photo from the largest. What was stated of
+        a face holds for the same face of a copy; a forgotten one is not taken up again, nor one of a photo that was
+        forgotten since it was planned."""
         account, hashes = self._run.account_id, [str(row.sha256) for row in shard.rows]
-        gone = self._client.forgotten_faces(account, [(hashes[s.photo], s.ordinal) for s in faces])
-        photos = [str(row.manifest["path"]) for row in shard.rows]
-        gone_photos = self._client.forgotten_photos(account, photos, hashes)
+        places = [(photo, ordinal) for photo, row in enumerate(shard.rows) for ordinal in range(len(row.faces))]
+        gone = self._client.forgotten_faces(account, [(hashes[photo], ordinal) for photo, ordinal in places])
+        paths = [str(row.manifest["path"]) for row in shard.rows]
+        gone_photos = self._client.forgotten_photos(account, paths, hashes)
         pinned = {name: self._client.pinned_faces(account, name, hashes) for name in shard.directories}
-        for k, s in enumerate(faces):
-            known = pinned[_directory_of(shard.rows[s.photo])].get(hashes[s.photo], {})
-            if (hashes[s.photo], s.ordinal) in gone or gone_photos & {photos[s.photo], hashes[s.photo]}:
-                faces[k] = replace(s, settled=True, outcome="removed")
-            elif s.ordinal in known:
-                person = known[s.ordinal]
-                faces[k] = replace(s, settled=True, outcome="matched" if person else "recognised", person_id=person)
+        faces: dict[str, dict[int, Sighting]] = {name: {} for name in shard.directories}
+        for face_id, (photo, ordinal) in enumerate(places, shard.face_id):
+            name = _directory_of(shard.rows[photo])
+            s = self._sighting(photo, shard.rows[photo], ordinal)
+            known = pinned[name].get(hashes[photo], {})
+            if (hashes[photo], ordinal) in gone or gone_photos & {paths[photo], hashes[photo]}:
+                s = replace(s, settled=True, outcome="removed")
+            elif ordinal in known:
+                person = known[ordinal]
+                s = replace(s, settled=True, outcome="matched" if person else "recognised", person_id=person)
+            faces[name][face_id] = s
         return faces
 
-    def _decide(self, shard: _Shard, sightings: Sequence[Sighting]) -> list[Decision]:
-        """Decides every face, each directory for itself."""
-        groups: dict[str, list[Sighting]] = {}
-        for sighting in sightings:
-            groups.setdefault(_directory_of(shard.rows[sighting.photo]), []).append(sighting)
-        return [decide_faces(shard.directories[name], faces, self._matcher) for name, faces in groups.items()]
-
-    def _sighting(self, photo: int, row: ExtractedRow, ordinal: int, face: ExtractedFace) -> Sighting:
+    def _sighting(self, photo: int, row: ExtractedRow, ordinal: int) -> Sighting:
+        face = row.faces[ordinal]
         named = row.manifest["name"] is not None or row.manifest["external_id"] is not None
         failed = failed_measures(face.qualities, self._gate)
         return Sighting(
@@ -269,72 +267,43 @@ class Enroller:
     def _image_guid(self, shard: _Shard, sighting: Sighting) -> str:
         return shard.folder + self._uuid("image", shard.rows[sighting.photo], sighting.ordinal)[FOLDER_DIGITS:]
 
-    def _reference_guid(self, shard: _Shard, face_id: int, sighting: Sighting | None) -> str:
-        """Of the picture of a face that becomes a person's reference; without a sighting it is one that is stored."""
-        if sighting is not None:
-            return self._image_guid(shard, sighting)
-        return shard.folder + self._uuid_of(f"image of face {face_id}")[FOLDER_DIGITS:]
+    def _change(self, shard: _Shard, part: _Part) -> Change:
+        """What the shard changes in a directory: new persons, in the order of the manifest, who was seen again, and
+        what follows from photos that it replaces."""
+        plan, unnamed = part.photos.plan, part.photos.unnamed
+        for face_id in plan.rows()[1].references.values():
+            if face_id is not None and face_id not in part.faces:  # a stored one
+                plan.guids[face_id] = shard.folder + self._uuid_of(f"image of face {face_id}")[FOLDER_DIGITS:]
+        seen = occurrences(part.directory, list(part.faces.values()))
+        for face_id, s in part.faces.items():
+            if s.outcome == "inserted":
+                # A named row inserts its largest face only.
+                label = {} if s.photo in unnamed else shard.rows[s.photo].manifest
+                name, external_id, count = label.get("name"), label.get("external_id"), 1 + seen.pop(s.new_id, 0)
+                plan.insert(PersonRecord.new(s.new_id, name, external_id, "", plan.now, occurrence=count), face_id)
+        plan.seen = seen
+        return plan.change("replace_photos" if plan.leaving else INSERT, RUN)
 
-    def _change(
-        self,
-        shard: _Shard,
-        directory: Directory,
-        numbered: Sequence[tuple[int, Sighting]],
-        made: Mapping[str, bytes],
-        unnamed: Set[int],
-        replaced: Change | None,
-    ) -> Change:
-        """What the shard changes in a directory: new persons, in the order of the manifest, and who was seen again;
-        with what follows from `replaced` photos. `unnamed`: photos whose labels name nobody."""
-        own = [(n, s) for n, s in numbered if _directory_of(shard.rows[s.photo]) == directory.name]
-        new = {n: s for n, s in own if s.outcome == "inserted"}
-        seen = occurrences(directory, [s for _, s in own])
-        persons, pictures, now = {}, {}, utc_now()
-        for s in new.values():
-            row, guid = shard.rows[s.photo], self._image_guid(shard, s)
-            label = {} if s.photo in unnamed else row.manifest  # a named row inserts its largest face only
-            count = 1 + seen.pop(s.new_id, 0)
-            record = PersonRecord.new(
-                s.new_id, label.get("name"), label.get("external_id"), guid, now, occurrence=count
-            )
-            persons[s.new_id] = row_of(record)
-            pictures[s.new_id] = guid, made[guid], MEDIA_TYPE
-        known = {person_id: directory.get(person_id) for person_id in seen}
-        change = replaced or Change(directory.account_id, directory.name, INSERT, RUN)
-        before, after = change.before, change.after
-        return replace(
-            change,
-            before=replace(before, persons={**before.persons, **dict.fromkeys(persons)}),
-            after=replace(
-                after,
-                persons={**after.persons, **persons},
-                references={**after.references, **{s.new_id: face_id for face_id, s in new.items()}},
-            ),
-            seen=seen,
-            seqs={**change.seqs, **{p: record.seq for p, record in known.items() if record is not None}},
-            pictures={**change.pictures, **pictures},
-            vectors={**change.vectors, **{face_id: s.vector for face_id, s in new.items()}},
-        )
-
-    def _pictures(self, shard: _Shard, inserted: Sequence[Sighting]) -> list[tuple[str, bytes, str]]:
-        """(guid, bytes, media type) of the picture to store of each face; faces of a photo follow one another. Raises
-        _ImagesGone."""
+    def _add_pictures(self, shard: _Shard, parts: Sequence[_Part]) -> list[ExtractedRow]:
+        """Gives the plans the pictures of their new references. Returns the rows whose photos can't be read."""
+        wanted = [(part, face_id, s) for part in parts for face_id, s in part.new_references().items()]
         pictures: list[bytes | ByteArray] = []
-        gone = []
-        for photo, faces in groupby(inserted, lambda sighting: sighting.photo):
+        unreadable = []
+        for photo, faces in groupby(wanted, lambda each: each[2].photo):
             try:
-                pictures += self._pictures_of(shard.rows[photo], list(faces))
+                pictures += self._pictures_of(shard.rows[photo], [s for _, _, s in faces])
             except ImageRejected:
-                gone.append(shard.rows[photo])
-        if gone:
-            raise _ImagesGone(gone)
+                unreadable.append(shard.rows[photo])
+        if unreadable:
+            return unreadable
         # Only here on several threads, and only where the pixels are held: in a server, the threads that reading photos
         # would keep are those that the requests' models wait for.
         pixels = [picture for picture in pictures if not isinstance(picture, bytes)]
         encoded = iter(over_threads(encode_reference_image, pixels) if pixels else ())
-        files = [picture if isinstance(picture, bytes) else next(encoded) for picture in pictures]
-        guids = (self._image_guid(shard, s) for s in inserted)
-        return [(guid, file, MEDIA_TYPE) for guid, file in zip(guids, files, strict=True)]
+        for (part, face_id, s), picture in zip(wanted, pictures, strict=True):
+            file = picture if isinstance(picture, bytes) else next(encoded)
+            part.photos.plan.add_reference(face_id, self._image_guid(shard, s), file, s.vector)
+        return []
 
     def _pictures_of(self, row: ExtractedRow, sightings: Sequence[Sighting]) -> list[bytes] | list[ByteArray]:
         """The files of what is stored of a photo's faces, or their pixels where these are held. Raises ImageRejected
@@ -349,26 +318,11 @@ class Enroller:
         file = os.fsdecode(row.manifest["file"])
         return pictures_of_photo(file, row.sha256, [s.face.box for s in sightings], self._decoder, self._max_bytes)
 
-    def _embeddings(self, sightings: Sequence[Sighting], face_ids: range) -> pa.Table:
+    def _embeddings(self, faces: Sequence[tuple[int, Sighting]]) -> pa.Table:
         size = self._client.identity.embedding_size
-        kept = [(face_id, s) for face_id, s in zip(face_ids, sightings, strict=True) if s.keeps_vector]
+        kept = [(face_id, s) for face_id, s in faces if s.keeps_vector]
         vectors = np.array([s.face.embedding for _, s in kept], np.float32).reshape(-1, size)
         return embedding_rows([face_id for face_id, _ in kept], vectors)
-
-    def _commit(self, prepared: _Prepared) -> PreparedShard:
-        """The transaction, and then the same in memory. Under the directories' locks."""
-        committed = self._client.commit_prepared(prepared.files)
-        directories = {directory.name: directory for directory, _ in prepared.corrections}
-        for change, done in zip(prepared.files.commit.changes, committed, strict=True):
-            directories[change.directory].apply(change, done)
-        return prepared.files
-
-
-class _ImagesGone(Exception):
-    """Files changed or vanished between the scan and the moment their pixels were needed again."""
-
-    def __init__(self, rows: Sequence[ExtractedRow]) -> None:
-        self.rows = rows
 
 
 def _directory_of(row: ExtractedRow) -> str:
@@ -388,9 +342,8 @@ def _media_row(row: ExtractedRow, media_id: int) -> dict[str, Any]:
 
 
 def _file_row(row: ExtractedRow, media_id: int) -> dict[str, Any]:
-    names = (
-        FILES_SCHEMA.names[1:] if row.sha256 is not None else ()
-    )  # of a file that changed since nobody knows a state
+    # If the file changed since the scan, its state is unknown.
+    names = FILES_SCHEMA.names[1:] if row.sha256 is not None else ()
     return {"media_id": media_id, **{name: row.manifest.get(name) for name in names}}
 
 

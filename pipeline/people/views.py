@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -36,23 +36,17 @@ def person_view(directory: Directory, record: PersonRecord) -> PersonView:
 def all_views(records: Sequence[PersonRecord]) -> list[PersonView]:
     """Every record of a directory; `records` are all of it, in the order of insertion."""
     by_id = {record.person_id: record for record in records}
-    children: dict[str, list[PersonRecord]] = {}  # by root
-    root_ids: dict[str, str] = {}
+    roots = {}  # by person
+    sets: dict[str, list[PersonRecord]] = {}  # of merged persons, by root, which is the first
     for record in records:
-        if record.parent_id is not None:
-            root_id = root_ids[record.person_id] = _root_id(by_id, record)
-            children.setdefault(root_id, []).append(record)
-    views = []
-    for record in records:
-        root_id = root_ids.get(record.person_id, record.person_id)
-        views.append(_view(record, [by_id[root_id], *children.get(root_id, ())]))
-    return views
-
-
-def _root_id(by_id: Mapping[str, PersonRecord], record: PersonRecord) -> str:
-    while record.parent_id is not None:
-        record = by_id[record.parent_id]
-    return record.person_id
+        root = record
+        while root.parent_id is not None:
+            root = by_id[root.parent_id]
+        roots[record.person_id] = root.person_id
+        merged = sets.setdefault(root.person_id, [root])
+        if record is not root:
+            merged.append(record)
+    return [_view(record, sets[roots[record.person_id]]) for record in records]
 
 
 def _view(record: PersonRecord, members: Sequence[PersonRecord]) -> PersonView:

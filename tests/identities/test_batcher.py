@@ -59,7 +59,7 @@ def ask_while_busy(batcher: MicroBatcher, extractor: HeldUpExtractor, heights: S
 
     def ask(height: int) -> object:
         try:
-            return batcher.extract(image(height)).faces["height"][0].as_py()
+            return batcher.extract(image(height))[0]["height"][0].as_py()
         except (DeviceOutOfMemory, Overloaded) as exc:
             return type(exc)
 
@@ -130,9 +130,9 @@ def test_the_time_of_the_detector_is_without_queue_and_embedding(
     monkeypatch.setattr(extractor, "extract", timed)
     extractor.open.set()
     with ThreadPoolExecutor(2) as pool:
-        first, second = pool.map(batcher.extract, [image(1), image(2)])
-    assert 0.05 <= first.detection_s < 0.5
-    assert 0.05 <= second.detection_s < 0.5
+        (_, first_s), (_, second_s) = pool.map(batcher.extract, [image(1), image(2)])
+    assert 0.05 <= first_s < 0.5
+    assert 0.05 <= second_s < 0.5
 
 
 def test_closing_finishes_what_is_queued_and_takes_no_more(batcher: MicroBatcher, extractor: HeldUpExtractor) -> None:
@@ -144,6 +144,6 @@ def test_closing_finishes_what_is_queued_and_takes_no_more(batcher: MicroBatcher
             pass
         threading.Timer(0.05, extractor.open.set).start()
         batcher.close()
-        assert [f.result().faces["height"][0].as_py() for f in (first, second)] == [1, 2]
+        assert [f.result()[0]["height"][0].as_py() for f in (first, second)] == [1, 2]
     with pytest.raises(Overloaded):
         batcher.extract(image(3))

@@ -18,7 +18,7 @@ from pipeline.extraction.images.decode import Decoder
 from pipeline.jobs.people import People
 from pipeline.jobs.store import Store
 from pipeline.people import corrections, regroup
-from pipeline.people.correction_plan import FreePlan
+from pipeline.people.correction_plan import Plan
 from pipeline.people.service import IdentityService
 from pipeline.store import cleanup
 from pipeline.store.checks.check import check_store
@@ -126,9 +126,9 @@ def test_a_regroup_waits_for_no_correction_that_failed_after_its_commit(
     """What was decided before is decided again: that Eve and Ann are two is in."""
     with served(prepared, tmp_path / "store") as (store, service):
         people = People(Store(store, SETTINGS, service))
-        decisions: list[FreePlan] = []
+        decisions: list[Plan] = []
 
-        def decide(*args: Any, **how: Any) -> FreePlan:
+        def decide(*args: Any, **how: Any) -> Plan:
             decided = regroup.regrouped(*args, **how)
             decisions.append(decided)
             if len(decisions) == 1:

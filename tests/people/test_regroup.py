@@ -19,7 +19,7 @@ import pipeline
 from pipeline.config import MatchSettings
 from pipeline.errors import CorrectionImpossible, UndoBlocked
 from pipeline.people import corrections, regroup
-from pipeline.people.correction_plan import FreePlan
+from pipeline.people.correction_plan import Plan
 from pipeline.people.types import PostRequest
 from pipeline.people.undo import undone
 from pipeline.store.catalog import accounts
@@ -342,7 +342,7 @@ def test_what_came_in_meanwhile_is_decided_again(people: Regrouped, monkeypatch:
     ann, berta = people.person_of(4), people.person_of(6)
     calls = []
 
-    def with_names(*args: Any, **how: Any) -> FreePlan:
+    def with_names(*args: Any, **how: Any) -> Plan:
         decided = regroup.regrouped(*args, **how)
         if not calls:
             people.service.update_person(people.account, "main", ann, PersonChange(name="Ann"))
@@ -364,7 +364,7 @@ def between(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], object]],
     def happens(work: Callable[[], object]) -> None:
         waiting = [work]
 
-        def decide(*args: Any) -> FreePlan:
+        def decide(*args: Any) -> Plan:
             try:
                 return undone(*args)
             finally:
@@ -406,7 +406,7 @@ def test_a_refusal_is_looked_at_again_where_a_correction_was_half_in(
     people.regroup(STRICT)
     calls = []
 
-    def decide(*args: Any) -> FreePlan:
+    def decide(*args: Any) -> Plan:
         calls.append(args)
         if len(calls) > 1:
             return undone(*args)

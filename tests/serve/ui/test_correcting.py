@@ -16,7 +16,7 @@ from pipeline.errors import StatedTwoPeople
 from pipeline.jobs.people import People
 from pipeline.jobs.store import Store
 from pipeline.people import corrections, regroup
-from pipeline.people.correction_plan import FreePlan
+from pipeline.people.correction_plan import Plan
 from pipeline.people.types import PostRequest
 from pipeline.serve.ui.correcting import told
 from pipeline.store import NEVER_UNDONE
@@ -369,10 +369,10 @@ def test_a_request_follows_what_was_stated_on_the_page(browser: Browser, server:
 
 def test_beside_a_regroup_nobody_waits(browser: Browser, server: LiveServer, monkeypatch: pytest.MonkeyPatch) -> None:
     one, two, _ = ids(browser)
-    decided: list[FreePlan] = []
+    decided: list[Plan] = []
     begun, go_on = threading.Event(), threading.Event()
 
-    def waiting(*args: Any, **how: Any) -> FreePlan:
+    def waiting(*args: Any, **how: Any) -> Plan:
         decided.append(regroup.regrouped(*args, **how))
         begun.set()
         assert go_on.wait(120)
