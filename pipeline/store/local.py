@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import wraps
@@ -27,7 +28,6 @@ from pipeline.store.catalog import (
     runs,
 )
 from pipeline.store.catalog.connection import Catalog, cleaning_up
-from pipeline.store.catalog.ids import ReservedIds, counters
 from pipeline.store.catalog_thread import CatalogThread
 from pipeline.store.checks.check import check_store, repair_store
 from pipeline.store.commits import commit, compaction, shard
@@ -76,7 +76,11 @@ class LocalStore(CatalogThread, RunFiles):
         RunFiles.__init__(self, self.folder)
         self.master_key: MasterKey | None = None
         self._image_keys: dict[int, bytes | None] = {}
-        self._ids = ReservedIds(self.counters())
+        # The next free ids. A reservation is in memory only: after a crash nothing was written with its numbers.
+        ((self._media_id, self._face_id),) = self.submit(
+            lambda catalog: catalog.rows("SELECT next_media_id, next_face_id FROM core.store")
+        )
+        self._ids_lock = threading.Lock()
         self._group = commit.GroupCommit()
 
     @classmethod
@@ -159,7 +163,6 @@ class LocalStore(CatalogThread, RunFiles):
 
     # Photos and their faces
 
-    counters = _on_catalog(counters)
     face_vectors = _on_catalog(references.face_vectors)
     faces_of_media = _on_catalog(media.faces_of_media)
     forgotten_faces = _on_catalog(forgotten.forgotten_faces)
@@ -275,8 +278,12 @@ class LocalStore(CatalogThread, RunFiles):
     # Committing
 
     def reserve_ids(self, media: int, faces: int) -> tuple[int, int]:
-        """The first of so many media ids, and of so many face ids: no other commit gets them."""
-        return self._ids.take(media, faces)
+        """The first of so many media ids, and of so many face ids: no other commit gets them. A shard's face ids are
+        written into its Parquet file before its transaction, and other commits go on meanwhile."""
+        with self._ids_lock:
+            first = self._media_id, self._face_id
+            self._media_id, self._face_id = self._media_id + media, self._face_id + faces
+        return first
 
     def prepare_shard(self, shard_commit: ShardCommit) -> shard.PreparedShard:
         """Checks a shard and writes its files, for `commit_prepared`; other commits may come between the two.

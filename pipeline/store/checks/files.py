@@ -22,7 +22,6 @@ import pyarrow.parquet as pq
 from pipeline.errors import StoreError
 from pipeline.store import cleanup
 from pipeline.store.catalog.connection import Catalog
-from pipeline.store.catalog.ids import counters
 from pipeline.store.catalog.opening import CURRENT_NAME, PARTS
 from pipeline.store.catalog.pages import PAGE
 from pipeline.store.catalog.references import load_embeddings, reference_rows
@@ -204,7 +203,7 @@ def _matrix_problems(catalog: Catalog, directory: int, stem: str) -> Iterator[Pr
         if path.exists():
             path.open("rb").close()  # raises where it can't be read
     unreadable = len(stored) == 0 and all(path.exists() and path.stat().st_size > 0 for path in paths)
-    if unreadable or np.any(stored >= counters(catalog).next_person_seq):
+    if unreadable or np.any(stored >= catalog.one("SELECT next_person_seq FROM core.store")):
         yield Problem("matrix", stem + ".seq", "its rows do not belong to references", _REBUILD)
         return
     references = reference_rows(catalog, directory)

@@ -39,8 +39,6 @@ def remove_references(catalog: Catalog, directory: int, person_ids: Sequence[str
 
     Raises StoreError unless each is a person of the directory.
     """
-    if not person_ids:
-        return
     everybody = catalog.rows(
         "SELECT r.face_id, r.image_guid, p.person_id::VARCHAR FROM core.persons p LEFT JOIN core.reference_faces r"
         f" ON r.person_id = p.person_id AND r.generation = ? WHERE p.directory_id = ? AND p.{_THESE_PERSONS}",
@@ -112,8 +110,6 @@ def remove_persons(
 
     Raises StoreError unless each is a person of the directory, and nobody else's parent.
     """
-    if not person_ids:
-        return
     ids = [list(person_ids)]
     alone = _remember_persons(catalog, account_id, person_ids, remembered)
     deleted = f"DELETE FROM core.persons WHERE directory_id = ? AND {_THESE_PERSONS} RETURNING name, external_id"

@@ -25,7 +25,6 @@ from pipeline.store.catalog.references import add_embedding_shard, load_embeddin
 from pipeline.store.commits.commit import raise_counters, write_changes, write_pictures
 from pipeline.store.files import matrix, shards
 from pipeline.store.files.durable import Folder
-from pipeline.store.files.objects import OBJECTS_SCHEMA
 from pipeline.store.records import (
     FACES_SCHEMA,
     FILES_SCHEMA,
@@ -36,6 +35,7 @@ from pipeline.store.records import (
     StoreIdentity,
     embeddings_schema,
 )
+from pipeline.store.schema import arrow_schema
 from pipeline.types import IntArray
 
 _PIECE_ROWS = 1024  # of a reference matrix; 2 MiB of 512 float32
@@ -98,7 +98,7 @@ def write_files(
 ) -> PreparedShard:
     """Writes objects, under the key if there is one, and the embedding shard. Raises StoreFull, StoreUnwritable."""
     rows = write_pictures(folder, commit.pictures, image_key)
-    objects = pa.Table.from_pylist(list(rows.values()), OBJECTS_SCHEMA)
+    objects = pa.Table.from_pylist(list(rows.values()), arrow_schema("objects"))
     written = None
     if tables["embeddings"].num_rows:
         file = shards.embedding_file(generation, commit.run_id, commit.shard)

@@ -11,8 +11,6 @@ import re
 from collections.abc import Sequence
 from typing import Any, Final
 
-import pyarrow as pa
-
 from pipeline.errors import StoreDamaged, StoreError
 from pipeline.store.files.crypto import decrypt_image, encrypt_image
 from pipeline.store.files.durable import Folder
@@ -20,16 +18,6 @@ from pipeline.store.files.durable import Folder
 Row = dict[str, Any]  # of core.objects
 FOLDER_DIGITS: Final = 4  # of a guid, which name the folder of its object
 _GUID = re.compile(r"[0-9a-f]{4}[0-9a-f-]{4,60}")
-
-OBJECTS_SCHEMA = pa.schema(
-    [
-        ("image_guid", pa.string()),
-        ("bytes", pa.int64()),
-        ("sha256", pa.string()),
-        ("media_type", pa.string()),
-        ("encrypted", pa.bool_()),
-    ]
-)
 
 
 def is_guid(text: str) -> bool:
