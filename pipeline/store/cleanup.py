@@ -30,7 +30,6 @@ import re
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
 from pathlib import PurePosixPath
 from typing import Final
 
@@ -295,7 +294,7 @@ def rewrite_shards(store: OpenStore, rows: Sequence[ShardRow]) -> None:
     in between stays in the file until the next `erase`. Repeated after a crash, it writes the same file again.
     """
     ids, files, hashes = map(list, zip(*rows, strict=True))
-    faces = store.submit(partial(_faces_in, shard_ids=ids))
+    faces = store.submit(_faces_in, ids)
     written = None
     if len(faces):
         for file, sha256 in zip(files, hashes, strict=True):
@@ -305,7 +304,7 @@ def rewrite_shards(store: OpenStore, rows: Sequence[ShardRow]) -> None:
         kept = table.filter(pc.is_in(table["face_id"], faces))
         metadata = shards.embedding_metadata(store.identity, store.generation)
         written = shards.write_embeddings(store.folder, shards.rewritten_file(files[0]), kept, metadata)
-    store.submit(partial(_replace_shards, shard_ids=ids, files=files, written=written))
+    store.submit(_replace_shards, ids, files, written)
     unlink_pending(store)
 
 

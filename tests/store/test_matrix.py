@@ -171,9 +171,9 @@ def between(client: LocalStore, monkeypatch: pytest.MonkeyPatch) -> Between:
     def arrange(work: Callable[[], object]) -> None:
         submit, left = client.submit, [work]
 
-        def with_others(job: Any) -> object:
-            answer = submit(job)
-            if getattr(job, "func", None) is commits.grow_matrix and left:
+        def with_others(job: Any, *args: Any) -> object:
+            answer = submit(job, *args)
+            if job is commits.grow_matrix and left:
                 left.pop()()
             return answer
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 import duckdb
 import pyarrow as pa
@@ -24,6 +24,7 @@ from pipeline.store.files.durable import PRIVATE_FILE, Folder
 from pipeline.store.files.faults import point
 from pipeline.store.records import StoreIdentity
 
+P = ParamSpec("P")
 T = TypeVar("T")
 _SETTINGS: dict[str, str | bool | int | float | list[str]] = {
     # Otherwise DuckDB would download missing extensions.
@@ -303,9 +304,9 @@ class Catalog:
             _log.exception("the catalog could not be reopened; it is tried again")
             self._long_log = 0
 
-    def submit(self, work: Callable[[Catalog], T], /) -> T:
+    def submit(self, work: Callable[Concatenate[Catalog, P], T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Does the work at once: for what takes an `OpenStore`."""
-        return work(self)
+        return work(self, *args, **kwargs)
 
     def differences(self) -> list[str]:
         """How the tables and views differ from the schema."""
@@ -330,4 +331,4 @@ class OpenStore(Protocol):
     identity: StoreIdentity
     generation: int
 
-    def submit(self, work: Callable[[Catalog], T], /) -> T: ...
+    def submit(self, work: Callable[Concatenate[Catalog, P], T], /, *args: P.args, **kwargs: P.kwargs) -> T: ...

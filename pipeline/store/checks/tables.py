@@ -21,37 +21,22 @@ from pipeline.store.schema import MAX_DIRECTORIES, TABLES, VIEWS
 RESTORE: Final = "Restore the store from a backup."
 _SHOWN = 20  # of the rows that break one rule
 
-# child column -> parent column; a null child refers to nothing.
-_REFERENCES = (
-    ("directories.account_id", "accounts.account_id"),
-    ("runs.account_id", "accounts.account_id"),
-    ("shards.run_id", "runs.run_id"),
-    ("media.run_id", "runs.run_id"),
-    ("media.account_id", "accounts.account_id"),
-    ("media.duplicate_of", "media.media_id"),
-    ("faces.media_id", "media.media_id"),
-    ("faces.person_id", "persons.person_id"),
-    ("detections.face_id", "faces.face_id"),
-    ("embeddings.face_id", "faces.face_id"),
-    ("embeddings.embedding_shard_id", "embedding_shards.embedding_shard_id"),
-    ("pending_embeddings.face_id", "faces.face_id"),
-    ("embedding_shards.run_id", "runs.run_id"),
-    ("persons.directory_id", "directories.directory_id"),
-    ("persons.parent_id", "persons.person_id"),
-    ("reference_faces.person_id", "persons.person_id"),
-    ("reference_faces.face_id", "faces.face_id"),
-    ("reference_faces.image_guid", "objects.image_guid"),
-    ("replaced_images.person_id", "persons.person_id"),
-    ("facts.face_id", "faces.face_id"),
-    ("facts.person_id", "persons.person_id"),
-    ("facts.other_id", "persons.person_id"),
-    ("corrections.account_id", "accounts.account_id"),
-    ("corrections.directory_id", "directories.directory_id"),
-    ("corrections.undoes", "corrections.correction_id"),
-    ("files.account_id", "accounts.account_id"),
-    ("files.media_id", "media.media_id"),
-    ("forgotten.account_id", "accounts.account_id"),
-)
+# column -> the column of another table that it refers to, in every table; null refers to nothing.
+_REFERENCES: Final = {
+    "account_id": "accounts.account_id",
+    "directory_id": "directories.directory_id",
+    "run_id": "runs.run_id",
+    "media_id": "media.media_id",
+    "duplicate_of": "media.media_id",
+    "face_id": "faces.face_id",
+    "embedding_shard_id": "embedding_shards.embedding_shard_id",
+    "person_id": "persons.person_id",
+    "other_id": "persons.person_id",
+    "parent_id": "persons.person_id",
+    "image_guid": "objects.image_guid",
+    "undoes": "corrections.correction_id",
+}
+_MAY_BE_GONE: Final = frozenset({"replaced_images.image_guid", "page_subjects.person_id", "page_subjects.media_id"})
 _UNIQUE = (
     ("media", "media_id"),
     ("faces", "face_id"),
@@ -94,13 +79,16 @@ _RULE: Final = re.compile(r"^-- (.+)\n((?:[^-\n].*\n)+)", re.MULTILINE)  # of ru
 
 def _rules(generation: int) -> Iterator[tuple[str, str]]:
     """(what is wrong, query for where)."""
-    for child, parent in _REFERENCES:
-        (table, column), (target, key) = child.split("."), parent.split(".")
-        yield (
-            f"{child} refers to a missing {parent}",
-            f"SELECT DISTINCT '{column} ' || {column} FROM core.{table} WHERE {column} IS NOT NULL"
-            f" AND {column} NOT IN (SELECT {key} FROM core.{target} WHERE {key} IS NOT NULL)",
-        )
+    for child in (f"{table}.{column}" for table, columns in TABLES.items() for column in columns):
+        table, column = child.split(".")
+        parent = _REFERENCES.get(column, child)
+        if parent != child and child not in _MAY_BE_GONE:
+            target, key = parent.split(".")
+            yield (
+                f"{child} refers to a missing {parent}",
+                f"SELECT DISTINCT '{column} ' || {column} FROM core.{table} WHERE {column} IS NOT NULL"
+                f" AND {column} NOT IN (SELECT {key} FROM core.{target} WHERE {key} IS NOT NULL)",
+            )
     for table, key in _UNIQUE:
         where = f"concat_ws(', ', {key})"
         yield (

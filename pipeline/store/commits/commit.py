@@ -61,7 +61,7 @@ def write_pictures(folder: Folder, pictures: Sequence[Picture], image_key: bytes
     if not pictures:
         return {}
     cleanup.declare_images(folder, (guid for guid, _, _ in pictures))
-    return {row["image_guid"]: row for row in write_objects(folder, pictures, image_key)}
+    return write_objects(folder, pictures, image_key)
 
 
 # Group commit

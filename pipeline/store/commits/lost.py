@@ -49,7 +49,6 @@ class Loss:
         if not folder.path(self.log).exists():
             with disk_errors(folder.root):
                 data = log.read_bytes()
-            folder.make(QUARANTINE)
             folder.write(self.log, data, "catalog")
         if end is not None:
             folder.truncate(log.name, end, "catalog")

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -173,8 +172,7 @@ def grow_matrices(store: OpenStore, prepared: PreparedShard) -> None:
     embeddings = prepared.tables["embeddings"].sort_by("face_id")
     for change in prepared.commit.changes:
         if None in change.before.persons.values():
-            grow = partial(grow_matrix, account_id=change.account_id, directory=change.directory, embeddings=embeddings)
-            while store.submit(grow) == _PIECE_ROWS:
+            while store.submit(grow_matrix, change.account_id, change.directory, embeddings) == _PIECE_ROWS:
                 pass
 
 

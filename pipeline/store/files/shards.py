@@ -97,7 +97,6 @@ def embedding_metadata(identity: StoreIdentity, generation: int) -> dict[str, An
 def write_embeddings(folder: Folder, file: str, table: pa.Table, metadata: Mapping[str, Any]) -> WrittenFile:
     """Writes one embedding shard. Raises StoreFull, StoreUnwritable."""
     data = parquet_bytes(table, metadata)
-    folder.make(file.rpartition("/")[0])
     folder.write(file, data, "embeddings")
     return WrittenFile(file, len(data), hashlib.sha256(data).hexdigest(), table.num_rows)
 
