@@ -80,7 +80,7 @@ class LocalStore(CatalogThread, RunFiles):
         next_ids = "SELECT next_media_id, next_face_id FROM core.store"
         ((self._media_id, self._face_id),) = self.submit(Catalog.rows, next_ids)
         self._ids_lock = threading.Lock()
-        self._group = commit.GroupCommit()
+        self._group = commit.GroupCommit(self.begin)
 
     @classmethod
     def open(cls, path: Path | str, *, command: str, repair: bool = False, reading: bool = False) -> LocalStore:
@@ -338,7 +338,7 @@ class LocalStore(CatalogThread, RunFiles):
             if unwritten:
                 ahead |= commit.write_pictures(self.folder, unwritten, self.image_key(change.account_id))
             rows = [ahead.pop(guid) for guid in guids]
-            return self._group.commit(change, rows, lambda: self.begin(self._group.commit_next))
+            return self._group.commit(change, rows)
 
     def unlink_needless(self) -> None:
         """Deletes the files that commits made needless: thousands after the undo of a regroup. Logs an error."""

@@ -73,7 +73,7 @@ def _scrypt(password: str, salt: bytes, n: int, r: int, p: int) -> bytes:
 
 def user_ids(catalog: Catalog) -> list[str]:
     """The oldest first."""
-    return [user_id for (user_id,) in catalog.rows("SELECT user_id FROM core.accounts ORDER BY account_id")]
+    return catalog.column("SELECT user_id FROM core.accounts ORDER BY account_id")
 
 
 def summaries(catalog: Catalog) -> list[AccountSummary]:

@@ -249,6 +249,10 @@ class Catalog:
         (statement,) = self.connection.extract_statements(sql)
         return statement
 
+    def column(self, sql: str, params: Sequence[object] = ()) -> list[Any]:
+        """The values of the only column."""
+        return [value for (value,) in self.rows(sql, params)]
+
     def one(self, sql: str, params: Sequence[object] = ()) -> Any:
         """The first column of the first row."""
         return self.rows(sql, params)[0][0]
@@ -314,11 +318,11 @@ class Catalog:
             "SELECT table_name, column_name, data_type FROM duckdb_columns()"
             " WHERE schema_name = 'core' AND database_name = current_database()"
         )
-        views = self.rows(
+        views = self.column(
             "SELECT view_name FROM duckdb_views() WHERE schema_name = 'main' AND database_name = current_database()"
         )
         kinds = {(table, column): kind for table, column, kind in columns}
-        return schema.differences(kinds, {view for (view,) in views})
+        return schema.differences(kinds, views)
 
     def close(self) -> None:
         self.connection.close()

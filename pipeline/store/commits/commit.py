@@ -79,27 +79,28 @@ class Waiting:
 class GroupCommit:
     """Changes that wait for the catalog's thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, begin: Callable[[Callable[[Catalog], None]], object]) -> None:
+        """`begin` makes the catalog's thread do something; if it raises, that is not done."""
+        self._begin = begin
         self._lock = threading.Lock()
         self._waiting: deque[Waiting] = deque()
 
-    def commit(self, change: Change, pictures: Sequence[Row], begin: Callable[[], object]) -> Committed:
-        """Commits the change. `begin` makes the catalog's thread call `commit_next` once; if it raises, nothing is
-        stored. Raises what `commit_changes` does."""
+    def commit(self, change: Change, pictures: Sequence[Row]) -> Committed:
+        """Commits the change. Raises what `write_changes` does."""
         waiting = Waiting(change, pictures)
         with self._lock:
             self._waiting.append(waiting)
         try:
-            begin()
+            self._begin(self._commit_next)
         except BaseException:
             with self._lock:
                 if waiting in self._waiting:
                     self._waiting.remove(waiting)
                     raise
-            # An earlier call of `commit_next` has taken it, and sets its answer.
+            # An earlier call of `_commit_next` has taken it, and sets its answer.
         return waiting.answer.result()
 
-    def commit_next(self, catalog: Catalog) -> None:
+    def _commit_next(self, catalog: Catalog) -> None:
         """On the catalog's thread: commits the changes that wait, if an earlier call has not done it."""
         group = self._take()
         if group:

@@ -65,8 +65,8 @@ def _new_file(catalog: Catalog, face_id: int) -> str:
     rejected again may come a second time."""
     stem = f"embeddings/g{catalog.generation:04d}/folded-{face_id}"
     named = "SELECT file FROM core.embedding_shards UNION ALL SELECT path FROM core.pending_deletes"
-    names = catalog.rows(f"SELECT * FROM ({named}) t(name) WHERE starts_with(name, ?)", [stem])
-    taken = {shards.embedding_stem(name) for (name,) in names}
+    names = catalog.column(f"SELECT * FROM ({named}) t(name) WHERE starts_with(name, ?)", [stem])
+    taken = set(map(shards.embedding_stem, names))
     return next(s for s in (stem, *(f"{stem}-{n}" for n in range(2, len(taken) + 3))) if s not in taken) + ".parquet"
 
 
