@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Concatenate, ParamSpec, TypeVar
 
 import pyarrow as pa
 
@@ -21,6 +21,7 @@ from pipeline.store.files.durable import Folder
 from pipeline.store.files.lock import StoreLock
 from pipeline.store.records import Problem, StoreIdentity
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -75,12 +76,14 @@ class CatalogThread:
             self._thread.shutdown()
             self._lock.release()
 
-    def submit(self, work: Callable[[Catalog], T]) -> T:
+    def submit(self, work: Callable[Concatenate[Catalog, P], T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Does `work` on the thread that owns the catalog, and returns what it returns."""
-        return self.begin(work).result()
+        return self.begin(lambda catalog: work(catalog, *args, **kwargs)).result()
+
+    ask = submit  # a query
 
     def begin(self, work: Callable[[Catalog], T]) -> Future[T]:
-        """The same without waiting. Raises StoreError after `close`."""
+        """Does work without waiting for it. Raises StoreError after `close`."""
         if self._closed:
             raise StoreError(message=f"The store {self.path} is closed.")
         answer = Future[T]()
@@ -89,7 +92,7 @@ class CatalogThread:
 
     def read(self, sql: str, params: Sequence[object] = ()) -> pa.Table:
         """The rows that an SQL query answers. For this package and its tests."""
-        return self.submit(lambda catalog: catalog.read(sql, params))
+        return self.submit(Catalog.read, sql, params)
 
     def _work(self, work: Callable[[Catalog], T], answer: Future[T]) -> None:
         """On the catalog's thread. Nobody who waits by now for work of theirs waits for the checkpoint after it too."""

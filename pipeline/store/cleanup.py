@@ -30,7 +30,6 @@ import re
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
 from pathlib import PurePosixPath
 from typing import Final
 
@@ -85,7 +84,7 @@ def is_deletable(relative: str) -> bool:
 
 
 def _pending(catalog: Catalog) -> list[str]:
-    return [path for (path,) in catalog.rows("SELECT path FROM core.pending_deletes ORDER BY path")]
+    return catalog.column("SELECT path FROM core.pending_deletes ORDER BY path")
 
 
 # Right after a commit
@@ -188,7 +187,7 @@ def quarantine_images(catalog: Catalog) -> int:
 def _unnamed_images(catalog: Catalog, guids: Iterable[str]) -> list[str]:
     unnamed = "SELECT image_guid FROM written WHERE image_guid NOT IN (SELECT image_guid FROM core.objects)"
     with catalog.tables(written=pa.table({"image_guid": pa.array(sorted(set(guids)), pa.string())})):
-        return [guid for (guid,) in catalog.rows(unnamed)]
+        return catalog.column(unnamed)
 
 
 # At opening
@@ -233,11 +232,11 @@ def _remove_leftovers(folder: Folder) -> None:
 
 def unnamed_embeddings(catalog: Catalog) -> set[str]:
     """The embedding files that no row names, half-written ones as well."""
-    named = {file for (file,) in catalog.rows("SELECT file FROM core.embedding_shards")}
     root = catalog.folder.root
     with disk_errors(root):
         paths = [path for path in root.glob("embeddings/*/*") if path.is_file() and catalog.folder.holds(path)]
-    return {path.relative_to(root).as_posix() for path in paths} - named
+    found = {path.relative_to(root).as_posix() for path in paths}
+    return found.difference(catalog.column("SELECT file FROM core.embedding_shards"))
 
 
 # Erasing what transactions removed. Callers of a store that others use hold its `embeddings_lock`
@@ -259,7 +258,7 @@ def erase(store: OpenStore) -> None:
 def _blank_matrices(catalog: Catalog) -> None:
     """Overwrites the rows of removed references."""
     listed = [path for path in _pending(catalog) if _MATRIX.fullmatch(path)]
-    for (directory,) in catalog.rows("SELECT directory_id FROM core.directories ORDER BY 1"):
+    for directory in catalog.column("SELECT directory_id FROM core.directories ORDER BY 1"):
         current = catalog.read(
             "SELECT r.seq FROM core.reference_faces r JOIN core.persons p ON p.person_id = r.person_id"
             " WHERE r.generation = ? AND p.directory_id = ?",
@@ -295,7 +294,7 @@ def rewrite_shards(store: OpenStore, rows: Sequence[ShardRow]) -> None:
     in between stays in the file until the next `erase`. Repeated after a crash, it writes the same file again.
     """
     ids, files, hashes = map(list, zip(*rows, strict=True))
-    faces = store.submit(partial(_faces_in, shard_ids=ids))
+    faces = store.submit(_faces_in, ids)
     written = None
     if len(faces):
         for file, sha256 in zip(files, hashes, strict=True):
@@ -305,7 +304,7 @@ def rewrite_shards(store: OpenStore, rows: Sequence[ShardRow]) -> None:
         kept = table.filter(pc.is_in(table["face_id"], faces))
         metadata = shards.embedding_metadata(store.identity, store.generation)
         written = shards.write_embeddings(store.folder, shards.rewritten_file(files[0]), kept, metadata)
-    store.submit(partial(_replace_shards, shard_ids=ids, files=files, written=written))
+    store.submit(_replace_shards, ids, files, written)
     unlink_pending(store)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -52,9 +51,8 @@ def in_pages(read: Callable[[int], pa.Table], column: str) -> pa.RecordBatchRead
 def read_table(store: CatalogThread, name: str) -> pa.RecordBatchReader:
     """A public view, or `embeddings` page by page. Raises UsageError for another name."""
     if name != "embeddings":
-        query = _view_query(name)
-        return store.submit(lambda catalog: catalog.read(query)).to_reader()
-    return in_pages(lambda after: store.submit(partial(embeddings_table, after=after, limit=_CHUNK_ROWS)), "face_id")
+        return store.read(_view_query(name)).to_reader()
+    return in_pages(lambda after: store.submit(embeddings_table, after, _CHUNK_ROWS), "face_id")
 
 
 def embeddings_table(catalog: Catalog, after: int, limit: int) -> pa.Table:
@@ -78,7 +76,7 @@ def export_store(store: CatalogThread, to: Path) -> dict[str, int]:
         raise UsageError(message=f"{to} is not an empty folder. Give a new one, so that nothing is overwritten.")
     folder = Folder(to.absolute())
     Folder(folder.root.parent).make(folder.root.name)
-    rows = {view: store.submit(partial(_export_view, folder=folder, view=view)) for view in VIEWS}
+    rows = {view: store.submit(_export_view, folder, view) for view in VIEWS}
     rows["embeddings"] = _export_embeddings(store, folder)
     return rows
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import wraps
@@ -27,7 +28,6 @@ from pipeline.store.catalog import (
     runs,
 )
 from pipeline.store.catalog.connection import Catalog, cleaning_up
-from pipeline.store.catalog.ids import ReservedIds, counters
 from pipeline.store.catalog_thread import CatalogThread
 from pipeline.store.checks.check import check_store, repair_store
 from pipeline.store.commits import commit, compaction, shard
@@ -76,8 +76,11 @@ class LocalStore(CatalogThread, RunFiles):
         RunFiles.__init__(self, self.folder)
         self.master_key: MasterKey | None = None
         self._image_keys: dict[int, bytes | None] = {}
-        self._ids = ReservedIds(self.counters())
-        self._group = commit.GroupCommit()
+        # The next free ids. A reservation is in memory only: after a crash nothing was written with its numbers.
+        next_ids = "SELECT next_media_id, next_face_id FROM core.store"
+        ((self._media_id, self._face_id),) = self.submit(Catalog.rows, next_ids)
+        self._ids_lock = threading.Lock()
+        self._group = commit.GroupCommit(self.begin)
 
     @classmethod
     def open(cls, path: Path | str, *, command: str, repair: bool = False, reading: bool = False) -> LocalStore:
@@ -117,10 +120,6 @@ class LocalStore(CatalogThread, RunFiles):
     def __exit__(self, *_exception: object) -> None:
         self.close()
 
-    def ask(self, query: Callable[Concatenate[Catalog, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """What a function on the catalog answers, on the catalog's thread."""
-        return self.submit(lambda catalog: query(catalog, *args, **kwargs))
-
     # Accounts and directories
 
     account_id = _on_catalog(accounts.account_id)
@@ -159,7 +158,6 @@ class LocalStore(CatalogThread, RunFiles):
 
     # Photos and their faces
 
-    counters = _on_catalog(counters)
     face_vectors = _on_catalog(references.face_vectors)
     faces_of_media = _on_catalog(media.faces_of_media)
     forgotten_faces = _on_catalog(forgotten.forgotten_faces)
@@ -194,7 +192,7 @@ class LocalStore(CatalogThread, RunFiles):
 
     def delete_directory(self, account_id: int, name: str) -> int:
         """Its photos may go into another directory: later runs are told nothing. The caller has its lock, if any."""
-        ids = self.submit(lambda catalog: directories.person_ids(catalog, account_id, name))
+        ids = self.submit(directories.person_ids, account_id, name)
         self.commit(Change(account_id, name, "delete_directory", USER, deleted=ids))
         self.unlink_needless()
         return len(ids)
@@ -252,7 +250,7 @@ class LocalStore(CatalogThread, RunFiles):
         if not self.identity.encrypted:
             return None
         if account_id not in self._image_keys:
-            self._image_keys[account_id] = self.submit(lambda catalog: accounts.image_key(catalog, account_id))
+            self._image_keys[account_id] = self.submit(accounts.image_key, account_id)
         return self._image_keys[account_id]
 
     def read_image(self, account_id: int, guid: str, *, at_rest: bool = False) -> tuple[bytes, str]:
@@ -262,11 +260,11 @@ class LocalStore(CatalogThread, RunFiles):
         Raises ObjectUnknown, StoreDamaged, and MasterKeyMissing.
         """
         key = None if at_rest else self.image_key(account_id)
-        sha256, media_type = self.submit(lambda catalog: _object_row(catalog, guid))
+        sha256, media_type = self.submit(_object_row, guid)
         try:
             data = read_object(self.folder, guid)
         except StoreDamaged:
-            self.submit(lambda catalog: _object_row(catalog, guid))  # ObjectUnknown: deleted since
+            self.submit(_object_row, guid)  # ObjectUnknown: deleted since
             raise
         if at_rest and self.identity.encrypted:
             media_type = "application/octet-stream"
@@ -275,8 +273,12 @@ class LocalStore(CatalogThread, RunFiles):
     # Committing
 
     def reserve_ids(self, media: int, faces: int) -> tuple[int, int]:
-        """The first of so many media ids, and of so many face ids: no other commit gets them."""
-        return self._ids.take(media, faces)
+        """The first of so many media ids, and of so many face ids: no other commit gets them. A shard's face ids are
+        written into its Parquet file before its transaction, and other commits go on meanwhile."""
+        with self._ids_lock:
+            first = self._media_id, self._face_id
+            self._media_id, self._face_id = self._media_id + media, self._face_id + faces
+        return first
 
     def prepare_shard(self, shard_commit: ShardCommit) -> shard.PreparedShard:
         """Checks a shard and writes its files, for `commit_prepared`; other commits may come between the two.
@@ -284,7 +286,7 @@ class LocalStore(CatalogThread, RunFiles):
         Raises StoreError for a shard that is committed already, ids that are taken, and columns that don't fit.
         """
         tables = shard.conform(shard_commit, self.identity.embedding_size)
-        self.submit(lambda catalog: shard.check_new(catalog, shard_commit, tables))
+        self.submit(shard.check_new, shard_commit, tables)
         key = self.image_key(shard_commit.account_id)
         return shard.write_files(self.folder, self.identity, self.generation, shard_commit, tables, key)
 
@@ -293,7 +295,7 @@ class LocalStore(CatalogThread, RunFiles):
 
         Raises StoreError, and TooManyDirectories where the account would hold identities in more than MAX_DIRECTORIES.
         """
-        return self.submit(lambda catalog: shard.commit_rows(catalog, prepared))
+        return self.submit(shard.commit_rows, prepared)
 
     def settle_shard(self, prepared: shard.PreparedShard) -> None:
         """What follows from a committed shard: files are deleted, reference matrices grow. In pieces, so that requests
@@ -329,10 +331,14 @@ class LocalStore(CatalogThread, RunFiles):
 
         Raises StoreError where something does not fit, DirectoryUnknown and TooManyDirectories.
         """
-        pictures = list(change.pictures.values())
-        with cleanup.discarding_images(self, [guid for guid, _, _ in pictures]):
-            rows = self._written(change.account_id, pictures, ahead)
-            return self._group.commit(change, rows, lambda: self.begin(self._group.commit_next))
+        ahead = {} if ahead is None else ahead
+        guids = [guid for guid, _, _ in change.pictures.values()]
+        with cleanup.discarding_images(self, guids):
+            unwritten = [picture for picture in change.pictures.values() if picture[0] not in ahead]
+            if unwritten:
+                ahead |= commit.write_pictures(self.folder, unwritten, self.image_key(change.account_id))
+            rows = [ahead.pop(guid) for guid in guids]
+            return self._group.commit(change, rows)
 
     def unlink_needless(self) -> None:
         """Deletes the files that commits made needless: thousands after the undo of a regroup. Logs an error."""
@@ -342,14 +348,6 @@ class LocalStore(CatalogThread, RunFiles):
         """The same, but raises CleanUpLeft."""
         with cleaning_up(self.path):
             cleanup.unlink_pending(self)
-
-    def _written(self, account_id: int, images: Sequence[Picture], ahead: dict[str, Row] | None) -> list[Row]:
-        """The rows of images, those `ahead` taken from there, and the others written."""
-        rows = {guid: ahead.pop(guid) for guid, _, _ in images if ahead and guid in ahead}
-        unwritten = [image for image in images if image[0] not in rows]
-        if unwritten:
-            rows |= commit.write_pictures(self.folder, unwritten, self.image_key(account_id))
-        return [rows[guid] for guid, _, _ in images]
 
 
 def _object_row(catalog: Catalog, guid: str) -> tuple[str, str]:

@@ -17,7 +17,8 @@ from typing import Any, Final, TypeAlias, TypedDict
 import pyarrow as pa
 
 from pipeline.config import MatchSettings
-from pipeline.types import FORGOTTEN, QUALITIES, FloatArray, IntArray
+from pipeline.store.schema import TABLES, arrow_schema
+from pipeline.types import FORGOTTEN, FloatArray, IntArray
 
 
 def _column(name: str, kind: pa.DataType) -> pa.Field:
@@ -32,64 +33,25 @@ NEVER_UNDONE: Final = frozenset(
 )
 COUNTERS: Final = ("occurrence", "last_occurrence_at")  # columns of a person that say how often it was seen
 
-MEDIA_SCHEMA = pa.schema(
-    [
-        _column("media_id", pa.int64()),
-        _column("row", pa.int64()),  # of the run's manifest, from 0
-        _column("path", pa.string()),
-        _column("directory", pa.string()),
-        pa.field("sha256", pa.string()),
-        pa.field("pixel_hash", pa.string()),
-        pa.field("bytes", pa.int64()),
-        pa.field("width", pa.int32()),
-        pa.field("height", pa.int32()),
-        pa.field("format", pa.string()),
-        _column("status", pa.string()),
-        pa.field("reason", pa.string()),
-        pa.field("name", pa.string()),
-        pa.field("external_id", pa.string()),
-        pa.field("extra", pa.string()),  # JSON object
-        pa.field("duplicate_of", pa.int64()),  # the media_id whose faces were used
-    ]
+# Media, without what the commit of a shard knows: `row` is that of the run's manifest, from 0; `extra` is a JSON
+# object; `duplicate_of` is the media_id whose faces were used.
+MEDIA_SCHEMA = arrow_schema(
+    "media",
+    without={"run_id", "shard", "account_id", "added_at", "gone_at"},
+    required={"media_id", "row", "path", "directory", "status"},
 )
-
+# Faces with their detections: `ordinal` is the place in the photo, from the largest face, from 0; `rejection_reasons`
+# are comma-joined; `landmarks` are five points, x and y.
 FACES_SCHEMA = pa.schema(
     [
-        _column("face_id", pa.int64()),
-        _column("media_id", pa.int64()),
-        _column("ordinal", pa.int32()),  # in the photo, from the largest face, from 0
-        pa.field("person_id", pa.string()),
-        _column("outcome", pa.string()),
-        pa.field("rejection_reasons", pa.string()),  # comma-joined
-        pa.field("similarity_score", pa.float64()),
-        *(_column(name, pa.float32()) for name in ("x1", "y1", "x2", "y2")),
-        _column("landmarks", pa.list_(pa.float32(), 10)),  # five points, x and y
-        *(_column(name, pa.float32()) for name in ("confidence", *QUALITIES)),
+        *arrow_schema("faces", required={"face_id", "media_id", "ordinal", "outcome"}),
+        *arrow_schema("detections", without={"generation", "face_id"}, required=TABLES["detections"]),
     ]
 )
-
-# In what state the files of media were read; null where that does not tell whether they changed since.
-FILES_SCHEMA = pa.schema(
-    [
-        _column("media_id", pa.int64()),
-        pa.field("mtime_ns", pa.int64()),
-        pa.field("ctime_ns", pa.int64()),
-        pa.field("inode", pa.int64()),
-    ]
-)
+# In what state the files of media were read; null if that does not tell whether they changed since.
+FILES_SCHEMA = arrow_schema("files", ("media_id", "mtime_ns", "ctime_ns", "inode"), required={"media_id"})
 # A row that the store has of a source: see `known_files`.
-KNOWN_FILES_SCHEMA = pa.schema(
-    [
-        ("path", pa.string()),
-        ("directory", pa.string()),
-        ("media_id", pa.int64()),
-        ("sha256", pa.string()),
-        *((name, pa.int64()) for name in ("size", "mtime_ns", "ctime_ns", "inode")),
-        ("seen_at", pa.timestamp("us")),
-        ("gone_at", pa.timestamp("us")),
-        ("label", pa.string()),
-    ]
-)
+KNOWN_FILES_SCHEMA = arrow_schema("files", without={"source", "account_id"}).insert(3, pa.field("sha256", pa.string()))
 # A file that was read again and has not changed: media_id, bytes, mtime_ns, ctime_ns, inode.
 ReadAgain: TypeAlias = tuple[int, int, int, int, int]
 Move: TypeAlias = tuple[str, str, str]  # a file's old path, its directory, its new path
@@ -226,34 +188,25 @@ class PhotoRecord:
     rejection: str | None  # of the largest face: the quality measures, comma-joined
 
 
-@dataclass(frozen=True)
-class Counters:
-    """The next free numbers. Media and face ids run over the whole store, person sequence numbers too."""
-
-    next_media_id: int
-    next_face_id: int
-    next_person_seq: int
-
-
 @dataclass(frozen=True, slots=True)
 class PersonRecord:
     """One identity and its current reference, as the catalog holds it. Times are UTC, naive."""
 
     person_id: str  # UUID text
-    seq: int  # the order of insertion; 0 in a commit that inserts the person: the store draws the number
-    name: str | None
-    first_name: str | None
-    last_name: str | None
-    external_id: str | None
-    parent_id: str | None  # set by a merge
-    tags: tuple[str, ...]
-    metadata: str | None  # a JSON object: what else clients keep of the person, as they sent it
-    ignored: bool
-    occurrence: int
     last_occurrence_at: datetime
     added_at: datetime
     modified_at: datetime
-    image_guid: str | None  # None: no face is known of this person, or the photo of the one that is can't be read
+    seq: int = 0  # the order of insertion; 0 in a commit that inserts the person: the store draws the number
+    name: str | None = None
+    first_name: str | None = None
+    last_name: str | None = None
+    external_id: str | None = None
+    parent_id: str | None = None  # set by a merge
+    tags: tuple[str, ...] = ()
+    metadata: str | None = None  # a JSON object: what else clients keep of the person, as they sent it
+    ignored: bool = False
+    occurrence: int = 1
+    image_guid: str | None = None  # None: no face of this person is known, or the known one's photo can't be read
 
     @classmethod
     def new(
@@ -269,21 +222,7 @@ class PersonRecord:
     ) -> PersonRecord:
         """A person that is being inserted, or just was."""
         return cls(
-            person_id=person_id,
-            seq=seq,
-            name=name,
-            first_name=None,
-            last_name=None,
-            external_id=external_id,
-            parent_id=None,
-            tags=(),
-            metadata=None,
-            ignored=False,
-            occurrence=occurrence,
-            last_occurrence_at=now,
-            added_at=now,
-            modified_at=now,
-            image_guid=image_guid,
+            person_id, now, now, now, seq, name, external_id=external_id, occurrence=occurrence, image_guid=image_guid
         )
 
     @property

@@ -7,7 +7,10 @@ an index would have to stay in memory; ids come from counters in the same transa
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, Final
+
+import pyarrow as pa
 
 FORMAT_VERSION: Final = 1  # of the folder's layout: raised when an older reader would go wrong
 SCHEMA_VERSION: Final = 7  # of the tables; opening a store upgrades older ones
@@ -90,6 +93,20 @@ TABLES: Final[dict[str, dict[str, str]]] = {
     table: dict(column.split() for column in columns.split(",")) for table, columns in _COLUMNS.items()
 }
 
+# type of a column -> that of Arrow, in which ids of persons are texts
+_ARROW: Final = {
+    "INTEGER": pa.int32(),
+    "BIGINT": pa.int64(),
+    "VARCHAR": pa.string(),
+    "UUID": pa.string(),
+    "FLOAT": pa.float32(),
+    "FLOAT[10]": pa.list_(pa.float32(), 10),
+    "DOUBLE": pa.float64(),
+    "BOOLEAN": pa.bool_(),
+    "TIMESTAMP": pa.timestamp("us"),
+    "BLOB": pa.binary(),
+}
+
 # Small tables only. The key of `shards` makes a second commit of a shard impossible.
 _KEYS: Final[dict[str, tuple[str, ...]]] = {
     "accounts": ("PRIMARY KEY (account_id)", "UNIQUE (user_id)"),
@@ -140,6 +157,20 @@ VIEWS: Final[dict[str, str]] = {
 }
 
 
+def arrow_schema(
+    table: str, names: Iterable[str] = (), *, without: Collection[str] = (), required: Collection[str] = ()
+) -> pa.Schema:
+    """These columns of a table (by default all but `without`) as Arrow has them; those `required` are never null."""
+    columns = {name: TABLES[table][name] for name in names or TABLES[table] if name not in without}
+    return pa.schema([pa.field(name, _ARROW[kind], name not in required) for name, kind in columns.items()])
+
+
+def arrow_table(table: str, names: Iterable[str], rows: Iterable[Mapping[str, Any]]) -> pa.Table:
+    """These columns of rows of a table."""
+    columns = arrow_schema(table, names)
+    return pa.Table.from_pylist([{name: row[name] for name in columns.names} for row in rows], columns)
+
+
 def statements() -> list[str]:
     """The statements that make an empty catalog, in order."""
     return ["CREATE SCHEMA core", *table_statements(*TABLES), *view_statements()]
@@ -159,15 +190,17 @@ def view_statements() -> list[str]:
     return [f"CREATE OR REPLACE VIEW main.{view} AS {query}" for view, query in VIEWS.items()]
 
 
-def differences(columns: dict[str, dict[str, str]], views: set[str]) -> list[str]:
-    """How a catalog with these tables (name -> column -> type) and views differs from this version."""
+def differences(columns: Mapping[tuple[str, str], str], views: Collection[str]) -> list[str]:
+    """How a catalog with these columns ((table, name) -> type) and views differs from this version."""
+    tables = {table for table, _ in columns}
     problems = []
     for table, expected in TABLES.items():
-        if table not in columns:
+        if table not in tables:
             problems.append(f"the table core.{table} is missing")
             continue
         for name, kind in expected.items():
-            if columns[table].get(name) != kind:
-                problems.append(f"core.{table}.{name} is {columns[table].get(name, 'missing')}, not {kind}")
+            found = columns.get((table, name), "missing")
+            if found != kind:
+                problems.append(f"core.{table}.{name} is {found}, not {kind}")
     problems.extend(f"the view main.{view} is missing" for view in VIEWS if view not in views)
     return problems

@@ -30,9 +30,9 @@ from tests.integration.snapshot import assert_whole, snapshot
 from tests.people.changes import CHANGES, Contents, contents, held, make, prepare, same_each_time
 from tests.store.store_samples import at_fault_points
 
-# An undisturbed first run does not export, note what it read again or what is labelled anew, write a reference matrix
-# again instead of appending to it, commit a request or a correction, fold, migrate an older store or set a picture
-# aside. The tests of the store, and of changes, kill those.
+# An undisturbed first run does not export, note what it read again or what is labelled anew, overwrite removed rows of
+# a reference matrix, commit a request or a correction, fold, migrate an older store or set a picture aside. The tests
+# of the store, and of changes, kill those.
 UNMET = (
     "note_scan.",
     "note_labels.",

@@ -275,6 +275,12 @@ def persons_of(client: LocalStore, account: int, directory: str) -> dict[str, Pe
     return {record.person_id: record for record in client.submit(read)}
 
 
+def counters(client: LocalStore) -> tuple[int, ...]:
+    """The next media id, face id and number of a person."""
+    sql = "SELECT next_media_id, next_face_id, next_person_seq FROM core.store"
+    return client.submit(lambda catalog: catalog.rows(sql)[0])
+
+
 def commit(client: LocalStore, asked: Asked, ahead: dict[str, Row] | None = None) -> list[PersonRecord]:
     """Commits it; the inserted and the updated persons as they are afterwards."""
     client.commit(asked.change(client), ahead)

@@ -399,7 +399,7 @@ def test_other_threads_are_answered_while_a_check_reads(store: Path) -> None:
     with LocalStore.open(store, command="test") as client:
 
         def ask() -> None:
-            client.counters()
+            client.accounts()
             done.set()
 
         asking = threading.Thread(target=ask)

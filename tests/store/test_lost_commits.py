@@ -282,7 +282,7 @@ def test_a_catalog_that_is_opened_again_is_not_trusted_either(
     filled.submit(lambda catalog: catalog._reconnect())
     assert "of its last changes are gone" in caplog.text
     with pytest.raises((duckdb.Error, StoreError)):
-        filled.counters()
+        filled.accounts()
 
 
 def test_a_store_of_before_is_counted_from_its_opening(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.store.checks.check import check_store
-from pipeline.store.commits.shard import append_rows
+from pipeline.store.commits import shard as commits
 from pipeline.store.files import matrix
 from pipeline.store.files.durable import Folder
 from pipeline.store.local import LocalStore
@@ -165,15 +165,17 @@ def test_a_commit_of_a_shard_adds_the_posts_before_it(client: LocalStore, run: R
 
 @pytest.fixture
 def between(client: LocalStore, monkeypatch: pytest.MonkeyPatch) -> Between:
-    """Arranges that `work` is done once between reading new rows and appending them."""
+    """Arranges that `work` is done once between two pieces that a matrix grows by."""
+    monkeypatch.setattr(commits, "_PIECE_ROWS", SHARD_ROWS // 2)
 
     def arrange(work: Callable[[], object]) -> None:
         submit, left = client.submit, [work]
 
-        def with_others(job: Any) -> object:
-            if getattr(job, "func", None) is append_rows and left:
+        def with_others(job: Any, *args: Any) -> object:
+            answer = submit(job, *args)
+            if job is commits.grow_matrix and left:
                 left.pop()()
-            return submit(job)
+            return answer
 
         monkeypatch.setattr(client, "submit", with_others)
 

@@ -195,7 +195,7 @@ def test_a_closed_store_is_an_error(store: Path) -> None:
     client.close()
     client.close()
     with pytest.raises(StoreError, match="is closed"):
-        client.counters()
+        client.accounts()
 
 
 def version_of(store: Path) -> int:

@@ -19,12 +19,13 @@ from pipeline.store.checks.check import check_store
 from pipeline.store.files.objects import read_object
 from pipeline.store.files.shards import embedding_rows, parquet_bytes
 from pipeline.store.local import LocalStore
-from pipeline.store.records import Counters, RunRow, ShardCommit
+from pipeline.store.records import RunRow, ShardCommit
 from pipeline.store.schema import MAX_DIRECTORIES
 from tests.store.store_samples import (
     MANIFEST,
     SHARD_ROWS,
     SIZE,
+    counters,
     execute,
     failing_at,
     identity,
@@ -40,7 +41,7 @@ def test_what_was_committed_is_read_back(client: LocalStore, run: RunRow) -> Non
     client.commit_shard(first)
     client.commit_shard(shard_commit(client, run, 1))
     assert client.committed_shards(run.run_id) == {0, 1}
-    assert client.counters() == Counters(1 + 2 * SHARD_ROWS, 1 + 4 * SHARD_ROWS, 1 + 2 * SHARD_ROWS)
+    assert counters(client) == (1 + 2 * SHARD_ROWS, 1 + 4 * SHARD_ROWS, 1 + 2 * SHARD_ROWS)
     found = client.references(run.account_id, "main")
     assert found.seq.tolist() == list(range(1, 2 * SHARD_ROWS + 1))
     np.testing.assert_array_equal(found.vectors[:SHARD_ROWS], unit_vectors(SHARD_ROWS, seed=0))

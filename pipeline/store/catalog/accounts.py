@@ -14,7 +14,7 @@ from pipeline.errors import AccountExists, AccountUnknown, MasterKeyMissing, Sto
 from pipeline.store.catalog.connection import Catalog
 from pipeline.store.catalog.directories import directories
 from pipeline.store.catalog.opening import utc_now
-from pipeline.store.files.crypto import MasterKey, new_image_key, unwrap_key, wrap_key
+from pipeline.store.files.crypto import KEY_BYTES, MasterKey, unwrap_key, wrap_key
 from pipeline.store.records import AccountSummary, Credentials
 
 # About 180 ms and 32 MiB for each attempt, as OWASP's Password Storage Cheat Sheet recommends for scrypt.
@@ -73,7 +73,7 @@ def _scrypt(password: str, salt: bytes, n: int, r: int, p: int) -> bytes:
 
 def user_ids(catalog: Catalog) -> list[str]:
     """The oldest first."""
-    return [user_id for (user_id,) in catalog.rows("SELECT user_id FROM core.accounts ORDER BY account_id")]
+    return catalog.column("SELECT user_id FROM core.accounts ORDER BY account_id")
 
 
 def summaries(catalog: Catalog) -> list[AccountSummary]:
@@ -112,12 +112,9 @@ def create_account(catalog: Catalog, user_id: str, password_hash: str | None) ->
         if catalog.rows("SELECT 1 FROM core.accounts WHERE user_id = ?", [user_id]):
             raise AccountExists(account=user_id)
         account = int(catalog.one("SELECT coalesce(max(account_id), 0) + 1 FROM core.accounts"))
-        image_key = None if master_key is None else wrap_key(master_key, account, new_image_key())
-        catalog.execute(
-            "INSERT INTO core.accounts (account_id, user_id, password_hash, image_key, added_at)"
-            " VALUES (?, ?, ?, ?, ?)",
-            [account, user_id, password_hash, image_key, utc_now()],
-        )
+        image_key = None if master_key is None else wrap_key(master_key, account, os.urandom(KEY_BYTES))
+        row = {"account_id": account, "user_id": user_id, "password_hash": password_hash, "image_key": image_key}
+        catalog.insert("accounts", [{**row, "added_at": utc_now()}])
     return account
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 import duckdb
 import pyarrow as pa
@@ -24,6 +24,7 @@ from pipeline.store.files.durable import PRIVATE_FILE, Folder
 from pipeline.store.files.faults import point
 from pipeline.store.records import StoreIdentity
 
+P = ParamSpec("P")
 T = TypeVar("T")
 _SETTINGS: dict[str, str | bool | int | float | list[str]] = {
     # Otherwise DuckDB would download missing extensions.
@@ -36,6 +37,7 @@ _READING = {"access_mode": "READ_ONLY"}
 # 100,000 persons. A larger log would delay fewer commits, but a damaged one would cost more of them, and it takes a
 # second per 10 MB to replay.
 _LOG_BYTES = 4 * 2**20
+_FEW_INSERTED = 64  # rows that are written faster as values than from an Arrow table
 # DuckDB gives the system's reason only in the message.
 _FULL = re.compile("No space left on device|Disk quota exceeded|File too large|Out of disk", re.IGNORECASE)
 _UNWRITABLE = re.compile(
@@ -247,12 +249,20 @@ class Catalog:
         (statement,) = self.connection.extract_statements(sql)
         return statement
 
+    def column(self, sql: str, params: Sequence[object] = ()) -> list[Any]:
+        """The values of the only column."""
+        return [value for (value,) in self.rows(sql, params)]
+
     def one(self, sql: str, params: Sequence[object] = ()) -> Any:
         """The first column of the first row."""
         return self.rows(sql, params)[0][0]
 
     def insert(self, table: str, rows: Sequence[Mapping[str, object]]) -> None:
-        """Adds a few rows, all with the keys of the first; columns that are not named are null."""
+        """Adds rows, all with the keys of the first; columns that are not named are null."""
+        if len(rows) > _FEW_INSERTED:
+            with self.tables(new_rows=schema.arrow_table(table, list(rows[0]), rows)):
+                self.execute(f"INSERT INTO core.{table} BY NAME SELECT * FROM new_rows")
+            return
         if not rows:
             return
         columns = ", ".join(f'"{name}"' for name in rows[0])
@@ -273,7 +283,8 @@ class Catalog:
 
     def keep_log_short(self) -> None:
         """Between transactions: makes a checkpoint of a long log. Where that fails, the log keeps everything."""
-        size = self._log_bytes()
+        log = log_of(self._file)
+        size = log.stat().st_size if log.exists() else 0
         if size < self._long_log or self.read_only:
             return
         try:
@@ -284,12 +295,6 @@ class Catalog:
             _log.exception("the checkpoint of the catalog's log failed; it is tried again when the log has grown")
             self._long_log = size + _LOG_BYTES
             self._reconnect()
-
-    def _log_bytes(self) -> int:
-        try:
-            return log_of(self._file).stat().st_size
-        except FileNotFoundError:
-            return 0
 
     def _reconnect(self) -> None:
         self.connection.close()
@@ -303,22 +308,21 @@ class Catalog:
             _log.exception("the catalog could not be reopened; it is tried again")
             self._long_log = 0
 
-    def submit(self, work: Callable[[Catalog], T], /) -> T:
+    def submit(self, work: Callable[Concatenate[Catalog, P], T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Does the work at once: for what takes an `OpenStore`."""
-        return work(self)
+        return work(self, *args, **kwargs)
 
     def differences(self) -> list[str]:
         """How the tables and views differ from the schema."""
-        columns: dict[str, dict[str, str]] = {}
-        for table, column, kind in self.rows(
+        columns = self.rows(
             "SELECT table_name, column_name, data_type FROM duckdb_columns()"
             " WHERE schema_name = 'core' AND database_name = current_database()"
-        ):
-            columns.setdefault(table, {})[column] = kind
-        views = self.rows(
+        )
+        views = self.column(
             "SELECT view_name FROM duckdb_views() WHERE schema_name = 'main' AND database_name = current_database()"
         )
-        return schema.differences(columns, {view for (view,) in views})
+        kinds = {(table, column): kind for table, column, kind in columns}
+        return schema.differences(kinds, views)
 
     def close(self) -> None:
         self.connection.close()
@@ -331,4 +335,4 @@ class OpenStore(Protocol):
     identity: StoreIdentity
     generation: int
 
-    def submit(self, work: Callable[[Catalog], T], /) -> T: ...
+    def submit(self, work: Callable[Concatenate[Catalog, P], T], /, *args: P.args, **kwargs: P.kwargs) -> T: ...

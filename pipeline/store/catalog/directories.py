@@ -33,8 +33,7 @@ def require_directory(catalog: Catalog, account_id: int, name: str) -> int:
 def person_ids(catalog: Catalog, account_id: int, name: str) -> list[str]:
     """The persons of a directory. Raises DirectoryUnknown."""
     number = require_directory(catalog, account_id, name)
-    rows = catalog.rows("SELECT person_id::VARCHAR FROM core.persons WHERE directory_id = ? ORDER BY seq", [number])
-    return [person_id for (person_id,) in rows]
+    return catalog.column("SELECT person_id::VARCHAR FROM core.persons WHERE directory_id = ? ORDER BY seq", [number])
 
 
 def make_directories(catalog: Catalog, account_id: int, names: Sequence[str], now: datetime) -> None:

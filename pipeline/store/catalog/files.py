@@ -132,13 +132,13 @@ def add(catalog: Catalog, source: str, account_id: int, media: pa.Table) -> None
             f" FROM new_media m JOIN new_files f USING (media_id) LEFT JOIN labels l USING (media_id) WHERE {_KNOWN}",
             [source, account_id, utc_now()],
         )
-    erased = catalog.rows(
+    erased = catalog.column(
         "SELECT media_id FROM new_faces WHERE ordinal = 0 AND outcome = 'removed' UNION SELECT m.media_id"
         " FROM new_media m JOIN core.files f USING (path, directory) WHERE f.source = ? AND f.account_id = ?"
         f" AND f.label = '{ERASED}'",
         [source, account_id],
     )
-    erase_labels(catalog, [media_id for (media_id,) in erased])
+    erase_labels(catalog, erased)
 
 
 def labelled_photos(

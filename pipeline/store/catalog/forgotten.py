@@ -54,9 +54,9 @@ def forgotten_photos(catalog: Catalog, account_id: int, paths: Sequence[str], ha
 def forgotten(catalog: Catalog, account_id: int, kind: str, texts: Sequence[str]) -> set[str]:
     """Those of the texts that are forgotten."""
     by_digest = dict(zip(digests(catalog, kind, texts), texts, strict=True))
-    rows = catalog.rows(
+    found = catalog.column(
         "SELECT digest FROM core.forgotten WHERE account_id = ? AND kind = ?"
         " AND digest IN (SELECT unnest(?::VARCHAR[]))",
         [account_id, kind, list(by_digest)],
     )
-    return {by_digest[digest] for (digest,) in rows}
+    return {by_digest[digest] for digest in found}

@@ -72,7 +72,7 @@ def faces_of_media(catalog: Catalog, media_ids: Sequence[int]) -> pa.Table:
 def media_with_removed_faces(catalog: Catalog, media_ids: Sequence[int]) -> set[int]:
     """Those of the images that lost a face with its person: only their pixels show it again."""
     sql = f"SELECT DISTINCT media_id FROM core.faces WHERE outcome = 'removed' AND {_THESE_MEDIA}"
-    return {media_id for (media_id,) in catalog.rows(sql, [list(media_ids)])}
+    return set(catalog.column(sql, [list(media_ids)]))
 
 
 def images_of_media(catalog: Catalog, media_ids: Sequence[int]) -> dict[int, dict[str, Any]]:

@@ -1,7 +1,7 @@
 """Recognises a store's folder, makes a new store in it, or opens the one that is there.
 
 CURRENT names the catalog and is written last, so a folder without CURRENT holds no store yet. A creation that
-was killed leaves only what is listed in `_leftovers`; the next creation removes it and starts again.
+was killed leaves only what is listed in _LEFTOVERS; the next creation removes it and starts again.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ CATALOG_NAME = "catalog-0001.duckdb"
 INTENTS_NAME = "INTENTS"  # see cleanup.py
 PARTS = ("embeddings", "objects", "references", "runs")
 _NEW_CATALOG = "catalog-0001.new.duckdb"  # not *.tmp: that is DuckDB's folder for spilling
+_LEFTOVERS = (_NEW_CATALOG, _NEW_CATALOG + ".wal", CURRENT_NAME + TEMPORARY, COMMITS_NAME + TEMPORARY)
 _CATALOG_PATTERN = re.compile(r"catalog-\d{4,}\.duckdb")
 _JSON_COLUMNS = ("preprocessing", "calibration", "output_settings")
 _SECRET: Final = "{secret}"  # in a statement: 32 random bytes in hexadecimal
@@ -132,7 +133,7 @@ def require_place(root: Path) -> None:
         COMMITS_NAME,
         QUARANTINE,
         *PARTS,
-        *_leftovers(),
+        *_LEFTOVERS,
         CATALOG_NAME,
         CATALOG_NAME + ".wal",
         "lost+found",
@@ -143,16 +144,15 @@ def require_place(root: Path) -> None:
         raise StoreUnwritable(path=root, detail=detail)
 
 
-def _leftovers() -> tuple[str, ...]:
-    return (_NEW_CATALOG, _NEW_CATALOG + ".wal", CURRENT_NAME + TEMPORARY, COMMITS_NAME + TEMPORARY)
-
-
 def create_store(folder: Folder, identity: StoreIdentity) -> None:
     """Makes an empty store under the lock. The same call again finishes one that was killed half-way.
 
     Raises StoreDamaged where a committed catalog or other parts lie there without CURRENT.
     """
-    _clear_unfinished(folder)
+    _require_unfinished(folder)
+    with disk_errors(folder.root):
+        for name in (*_LEFTOVERS, CATALOG_NAME, CATALOG_NAME + ".wal", COMMITS_NAME):
+            folder.path(name).unlink(missing_ok=True)
     for part in PARTS:
         folder.make(part)
     _make_catalog(folder, identity)
@@ -166,13 +166,6 @@ def _require_unfinished(folder: Folder) -> None:
         raise _without_current(folder.root, f"it holds {', '.join(filled)}, but no file {CURRENT_NAME}")
     if folder.path(CATALOG_NAME).exists() and not _is_empty_catalog(folder):
         raise _without_current(folder.root, f"it holds a catalog in use, but no file {CURRENT_NAME}")
-
-
-def _clear_unfinished(folder: Folder) -> None:
-    _require_unfinished(folder)
-    with disk_errors(folder.root):
-        for name in (*_leftovers(), CATALOG_NAME, CATALOG_NAME + ".wal", COMMITS_NAME):
-            folder.path(name).unlink(missing_ok=True)
 
 
 def _is_empty_catalog(folder: Folder) -> bool:

@@ -42,12 +42,11 @@ def is_noted(catalog: Catalog, file: str) -> bool:
 
 def remove_pages(catalog: Catalog, person_ids: Sequence[str] = (), media_ids: Sequence[int] = ()) -> None:
     """Inside a transaction: the pages that show one of these go."""
-    rows = catalog.rows(
+    files = catalog.column(
         "SELECT DISTINCT file FROM core.page_subjects WHERE person_id IN (SELECT unnest(?::UUID[]))"
         " OR media_id IN (SELECT unnest(?::BIGINT[]))",
         [list(person_ids), list(media_ids)],
     )
-    files = [file for (file,) in rows]
     if not files:
         return
     catalog.execute("DELETE FROM core.page_subjects WHERE file IN (SELECT unnest(?::VARCHAR[]))", [files])

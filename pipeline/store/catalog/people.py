@@ -63,14 +63,12 @@ def faces_of_people(catalog: Catalog, person_ids: Sequence[str]) -> pa.Table:
     """face_id, person_id, path, outcome, similarity_score, x1, y1, x2, y2, reference, stated: the faces of these
     records by path (null: posted). `reference`: the record is known by it; `stated`: a correction says who it is."""
     return catalog.read(
-        """
-        SELECT f.face_id, f.person_id::VARCHAR AS person_id, m.path, f.outcome, f.similarity_score,
-            d.x1, d.y1, d.x2, d.y2,
-            f.face_id IN (SELECT face_id FROM core.reference_faces WHERE generation = $1) AS reference,
-            f.face_id IN (SELECT face_id FROM core.facts WHERE kind = 'is') AS stated
-        FROM core.faces f JOIN core.media m USING (media_id)
-        JOIN core.detections d ON d.face_id = f.face_id AND d.generation = $1
-        WHERE f.person_id IN (SELECT unnest($2::UUID[])) ORDER BY m.path, f.face_id
+        f"""
+        WITH wanted AS MATERIALIZED (
+            SELECT face_id, 0::DOUBLE AS place FROM core.faces WHERE person_id IN (SELECT unnest($2::UUID[]))
+        )
+        SELECT face_id, person_id, path, outcome, similarity_score, x1, y1, x2, y2, reference, stated
+        FROM ({_FACES}) ORDER BY path, face_id
         """,
         [catalog.generation, list(person_ids)],
     )

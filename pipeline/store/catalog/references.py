@@ -148,7 +148,7 @@ def load_embeddings(catalog: Catalog, face_ids: IntArray) -> FloatArray:
         loaded[position[hit]] = True
 
     with catalog.tables(wanted_faces=pa.table({"face_id": ascending})):
-        files = catalog.rows(
+        files = catalog.column(
             "SELECT DISTINCT s.file FROM wanted_faces w JOIN core.embeddings e ON e.face_id = w.face_id"
             " JOIN core.embedding_shards s ON s.embedding_shard_id = e.embedding_shard_id"
             " WHERE e.generation = ? ORDER BY s.file",
@@ -159,7 +159,7 @@ def load_embeddings(catalog: Catalog, face_ids: IntArray) -> FloatArray:
             " ON p.face_id = w.face_id WHERE p.generation = ?",
             [generation],
         )
-    for (file,) in files:
+    for file in files:
         take(*read_embeddings(catalog.folder, file, size))
     if pending.num_rows:
         take(pending["face_id"].to_numpy(), vectors_of_bytes(pending["embedding"], size))

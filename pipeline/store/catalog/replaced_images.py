@@ -14,13 +14,9 @@ _REMEMBERED: Final = timedelta(days=1)
 
 def add(catalog: Catalog, images: Sequence[tuple[str, str]]) -> None:
     """Inside a transaction: remembers these images, each (guid, person id)."""
-    if images:
-        columns = [[guid for guid, _ in images], [person_id for _, person_id in images], utc_now()]
-        catalog.execute(
-            "INSERT INTO core.replaced_images (image_guid, person_id, replaced_at)"
-            " SELECT unnest(?::VARCHAR[]), unnest(?::UUID[]), ?",
-            columns,
-        )
+    now = utc_now()
+    rows = [{"image_guid": guid, "person_id": person_id, "replaced_at": now} for guid, person_id in images]
+    catalog.insert("replaced_images", rows)
 
 
 def was_replaced(catalog: Catalog, account_id: int, directory: str, guid: str) -> bool:

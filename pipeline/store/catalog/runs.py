@@ -176,7 +176,7 @@ def _require_state(catalog: Catalog, run_id: str, state: str) -> RunRow:
 
 def committed_shards(catalog: Catalog, run_id: str) -> set[int]:
     """The numbers of the run's shards that are in."""
-    return {int(shard) for (shard,) in catalog.rows("SELECT shard FROM core.shards WHERE run_id = ?", [run_id])}
+    return set(catalog.column("SELECT shard FROM core.shards WHERE run_id = ?", [run_id]))
 
 
 _FACES = (

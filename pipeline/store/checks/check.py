@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import PurePosixPath
 from typing import Final
 
@@ -39,7 +38,7 @@ def check_store(
     tell = progress or (lambda _: None)
     problems: list[Problem] = []
     waiting = dict.fromkeys([*unfinished, *store.submit(cleanup.pending_files)])
-    pieces = store.submit(lambda catalog: _pieces(catalog, tell))
+    pieces = store.submit(_pieces, tell)
     while (piece := store.submit(lambda _: next(pieces, None))) is not None:
         problems += piece
     if any(problem.kind == "catalog" for problem in problems):
@@ -47,7 +46,7 @@ def check_store(
     tell("orphans")
     with store.embeddings_lock:
         listed = list(files.list_files(store.path))
-        problems += store.submit(lambda catalog: files.check_orphans(catalog, listed))
+        problems += store.submit(files.check_orphans, listed)
     problems += files.check_modes(store.folder)
     # What became pending since is in progress.
     left = set(store.submit(cleanup.left_to_erase))
@@ -155,4 +154,4 @@ def _with_what_was_done(problem: Problem) -> Problem:
 def _rebuild_matrices(store: CatalogThread) -> None:
     for row in store.read("SELECT account_id, name, directory_id FROM core.directories").to_pylist():
         if not store.folder.path(matrix.stem(store.generation, row["directory_id"]) + ".seq").exists():
-            store.submit(partial(references, account_id=row["account_id"], directory=row["name"]))
+            store.submit(references, row["account_id"], row["name"])

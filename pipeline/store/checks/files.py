@@ -22,7 +22,6 @@ import pyarrow.parquet as pq
 from pipeline.errors import StoreError
 from pipeline.store import cleanup
 from pipeline.store.catalog.connection import Catalog
-from pipeline.store.catalog.ids import counters
 from pipeline.store.catalog.opening import CURRENT_NAME, PARTS
 from pipeline.store.catalog.pages import PAGE
 from pipeline.store.catalog.references import load_embeddings, reference_rows
@@ -185,7 +184,7 @@ def _begins(path: Path, magic: bytes) -> bool:
 def check_matrices(catalog: Catalog, progress: Progress) -> Iterator[list[Problem]]:
     """Every reference matrix that exists, one by one, bit by bit against the embeddings. A missing one is made when
     needed."""
-    for (directory,) in catalog.rows("SELECT directory_id FROM core.directories ORDER BY 1"):
+    for directory in catalog.column("SELECT directory_id FROM core.directories ORDER BY 1"):
         stem = matrix.stem(catalog.generation, directory)
         if any(catalog.folder.path(file).exists() for file in matrix.files(stem)):
             progress(stem + ".f32")
@@ -204,7 +203,7 @@ def _matrix_problems(catalog: Catalog, directory: int, stem: str) -> Iterator[Pr
         if path.exists():
             path.open("rb").close()  # raises where it can't be read
     unreadable = len(stored) == 0 and all(path.exists() and path.stat().st_size > 0 for path in paths)
-    if unreadable or np.any(stored >= counters(catalog).next_person_seq):
+    if unreadable or np.any(stored >= catalog.one("SELECT next_person_seq FROM core.store")):
         yield Problem("matrix", stem + ".seq", "its rows do not belong to references", _REBUILD)
         return
     references = reference_rows(catalog, directory)
@@ -248,7 +247,7 @@ def check_count(catalog: Catalog) -> list[Problem]:
 
 def check_runs(catalog: Catalog, progress: Progress) -> Iterator[list[Problem]]:
     """The SHA256SUMS of each run, and every file of it that is there and listed, one by one."""
-    for (run_id,) in catalog.rows("SELECT run_id FROM core.runs ORDER BY run_id"):
+    for run_id in catalog.column("SELECT run_id FROM core.runs ORDER BY run_id"):
         if run_sums.is_damaged(catalog.folder, run_id):
             detail = "it was changed, or a write was cut off: files that it lists may be sound and seem damaged"
             yield [Problem("run_sums", f"runs/{run_id}/{run_sums.SUMS_NAME}", detail, _LIST)]
@@ -312,10 +311,13 @@ def list_files(root: Path) -> Iterator[str]:
 
 
 def _needed(catalog: Catalog) -> set[str]:
-    files = {file for (file,) in catalog.rows("SELECT file FROM core.embedding_shards")}
-    files |= {path for (path,) in catalog.rows("SELECT path FROM core.pending_deletes")}
-    files |= {page for (page,) in catalog.rows("SELECT DISTINCT file FROM core.page_subjects")}
-    files |= {object_file(guid) for (guid,) in catalog.rows("SELECT image_guid FROM core.objects")}
+    files = set(
+        catalog.column(
+            "SELECT file FROM core.embedding_shards UNION SELECT path FROM core.pending_deletes"
+            " UNION SELECT file FROM core.page_subjects"
+        )
+    )
+    files.update(map(object_file, catalog.column("SELECT image_guid FROM core.objects")))
     for guid in cleanup.declared_images(catalog.folder):
         files |= {object_file(guid), object_file(guid) + TEMPORARY}
     generations = catalog.rows(

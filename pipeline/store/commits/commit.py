@@ -19,8 +19,6 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import datetime
 from typing import Any, Final
 
-import pyarrow as pa
-
 from pipeline.errors import StoreError
 from pipeline.store import cleanup
 from pipeline.store.catalog import corrections, files
@@ -38,17 +36,17 @@ from pipeline.store.commits.removal import (
 from pipeline.store.files.durable import Folder
 from pipeline.store.files.objects import Row, write_objects
 from pipeline.store.files.shards import vector_bytes
-from pipeline.store.records import COUNTERS, Change, Committed, Fact, Picture, Rows
-from pipeline.store.schema import TABLES
+from pipeline.store.records import COUNTERS, Change, Committed, Fact, Picture, PostedPhoto, Rows
+from pipeline.store.schema import arrow_table
 from pipeline.types import OK, QUALITIES
 
 FACE_COLUMNS: Final = ("person_id", "outcome", "similarity_score", "rejection_reasons")  # that a correction sets
+_FACE: Final = ("face_id", "ordinal", "person_id", "outcome", "similarity_score")  # of a posted one
 _DETECTION: Final = ("x1", "y1", "x2", "y2", "landmarks", "confidence", *QUALITIES)
 _ABOUT: Final = ("face_id", "person_id", "other_id")  # of a constraint
 _THESE: Final = "(SELECT unnest(?::UUID[]))"
 _MOST: Final = 32  # changes in one transaction; more would delay the first
 _FEW_UPDATED: Final = 16  # rows that are written faster one by one than from an Arrow table
-_FEW_INSERTED: Final = 64
 _FEW: Final = 32  # removed pictures of a change; those of larger ones are left to `unlink_needless`
 
 
@@ -63,7 +61,7 @@ def write_pictures(folder: Folder, pictures: Sequence[Picture], image_key: bytes
     if not pictures:
         return {}
     cleanup.declare_images(folder, (guid for guid, _, _ in pictures))
-    return {row["image_guid"]: row for row in write_objects(folder, pictures, image_key)}
+    return write_objects(folder, pictures, image_key)
 
 
 # Group commit
@@ -81,27 +79,28 @@ class Waiting:
 class GroupCommit:
     """Changes that wait for the catalog's thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, begin: Callable[[Callable[[Catalog], None]], object]) -> None:
+        """`begin` makes the catalog's thread do something; if it raises, that is not done."""
+        self._begin = begin
         self._lock = threading.Lock()
         self._waiting: deque[Waiting] = deque()
 
-    def commit(self, change: Change, pictures: Sequence[Row], begin: Callable[[], object]) -> Committed:
-        """Commits the change. `begin` makes the catalog's thread call `commit_next` once; if it raises, nothing is
-        stored. Raises what `commit_changes` does."""
+    def commit(self, change: Change, pictures: Sequence[Row]) -> Committed:
+        """Commits the change. Raises what `write_changes` does."""
         waiting = Waiting(change, pictures)
         with self._lock:
             self._waiting.append(waiting)
         try:
-            begin()
+            self._begin(self._commit_next)
         except BaseException:
             with self._lock:
                 if waiting in self._waiting:
                     self._waiting.remove(waiting)
                     raise
-            # An earlier call of `commit_next` has taken it, and sets its answer.
+            # An earlier call of `_commit_next` has taken it, and sets its answer.
         return waiting.answer.result()
 
-    def commit_next(self, catalog: Catalog) -> None:
+    def _commit_next(self, catalog: Catalog) -> None:
         """On the catalog's thread: commits the changes that wait, if an earlier call has not done it."""
         group = self._take()
         if group:
@@ -148,7 +147,7 @@ def _in_one_transaction(catalog: Catalog, group: Sequence[Waiting]) -> list[Comm
             for waiting in group:
                 _require_fitting(waiting.change, catalog.identity.embedding_size)
             committed = write_changes(catalog, [waiting.change for waiting in group], utc_now())
-            _insert(catalog, "objects", [row for waiting in group for row in waiting.pictures])
+            catalog.insert("objects", [row for waiting in group for row in waiting.pictures])
         except Exception as exc:
             raise RolledBack from exc
     removed = [len(w.change.gone) + len(w.change.before.references) + len(w.change.replaced) for w in group]
@@ -187,7 +186,7 @@ class _Numbered:
     seqs: Mapping[str, int]  # of new persons
     reference_seqs: Mapping[str, int]  # of new references, by person
     correction_id: int | None
-    position: int | None  # of its row in the log among the changes of the transaction
+    position: int  # of its row in the log, if it has one, among the changes of the transaction
 
 
 def write_changes(catalog: Catalog, changes: Sequence[Change], now: datetime) -> list[Committed]:
@@ -207,7 +206,9 @@ def write_changes(catalog: Catalog, changes: Sequence[Change], now: datetime) ->
         _delete_persons(catalog, part)
     _insert_references(catalog, parts)
     for part in parts:
-        _log(catalog, part, now)
+        if part.correction_id is not None:
+            place = part.correction_id, part.directory or None, part.position
+            corrections.keep(catalog, part.change, *place, now, part.after.facts)
         if part.change.labels:
             files.set_labels(catalog, part.change.labels)
         if part.change.gone:
@@ -242,7 +243,7 @@ def _numbered(catalog: Catalog, changes: Sequence[Change], now: datetime) -> lis
                 seqs,
                 {person_id: seqs.get(person_id, others.get(person_id, 0)) for person_id in chosen},
                 correction_id if logged else None,
-                seq if logged else None,
+                seq,
             )
         )
         seq, correction_id = seq + logged, correction_id + logged
@@ -309,9 +310,9 @@ def _change_constraints(catalog: Catalog, part: _Numbered) -> None:
     gone = part.change.before.facts
     if gone:
         same = " AND ".join(f"f.{name} IS NOT DISTINCT FROM g.{name}{_uuid(name)}" for name in names[:5])
-        with catalog.tables(gone_facts=_table("facts", names[:5], [vars(fact) for fact in gone])):
+        with catalog.tables(gone_facts=arrow_table("facts", names[:5], [vars(fact) for fact in gone])):
             catalog.execute(f"DELETE FROM core.facts f USING gone_facts g WHERE {same}")
-    _insert(catalog, "facts", [{name: getattr(fact, name) for name in names} for fact in part.after.facts])
+    catalog.insert("facts", [{name: getattr(fact, name) for name in names} for fact in part.after.facts])
 
 
 def _change_faces(catalog: Catalog, part: _Numbered) -> None:
@@ -325,8 +326,7 @@ def _change_faces(catalog: Catalog, part: _Numbered) -> None:
         for table in ("embeddings", "pending_embeddings"):
             catalog.execute(f"DELETE FROM core.{table} WHERE face_id IN (SELECT unnest(?::BIGINT[]))", [rejected])
         cleanup.blank_matrix_later(catalog, part.directory)
-    _insert(
-        catalog,
+    catalog.insert(
         "pending_embeddings",
         [
             {"generation": catalog.generation, "face_id": face_id, "embedding": vector_bytes(vector)}
@@ -337,55 +337,32 @@ def _change_faces(catalog: Catalog, part: _Numbered) -> None:
 
 def _insert_photos(catalog: Catalog, parts: Sequence[_Numbered], now: datetime) -> None:
     """Posted images. Their embeddings wait for `compact`: a reader would have to open a Parquet file for each."""
-    photos = [(part.change, part.change.photo) for part in parts if part.change.photo is not None]
-    faces = [(change, face, photo.media_id) for change, photo in photos for face in photo.faces]
-    generation = catalog.generation
-    _insert(catalog, "media", [_media_row(change, now) for change, _ in photos])
-    _insert(
-        catalog,
-        "faces",
-        [
-            {
-                "face_id": face.face_id,
-                "media_id": media_id,
-                "ordinal": face.ordinal,
-                "person_id": face.person_id,
-                "outcome": face.outcome,
-                "similarity_score": face.similarity_score,
-            }
-            for _, face, media_id in faces
-        ],
-    )
-    _insert(
-        catalog,
-        "detections",
-        [
-            {"generation": generation, "face_id": face.face_id, **{name: face.fields[name] for name in _DETECTION}}
-            for _, face, _ in faces
-        ],
-    )
-    _insert(
-        catalog,
-        "pending_embeddings",
-        [
-            {
-                "generation": generation,
-                "face_id": face.face_id,
-                "embedding": vector_bytes(change.vectors[face.face_id].embedding),
-            }
-            for change, face, _ in faces
-        ],
-    )
+    media: list[dict[str, Any]] = []
+    faces: list[dict[str, Any]] = []
+    detections: list[dict[str, Any]] = []
+    embeddings: list[dict[str, Any]] = []
+    for change in (part.change for part in parts):
+        if change.photo is None:
+            continue
+        media.append(_media_row(change, change.photo, now))
+        for face in change.photo.faces:
+            own = {"generation": catalog.generation, "face_id": face.face_id}
+            faces.append({"media_id": change.photo.media_id, **{name: getattr(face, name) for name in _FACE}})
+            detections.append({**own, **{name: face.fields[name] for name in _DETECTION}})
+            embeddings.append({**own, "embedding": vector_bytes(change.vectors[face.face_id].embedding)})
+    catalog.insert("media", media)
+    catalog.insert("faces", faces)
+    catalog.insert("detections", detections)
+    catalog.insert("pending_embeddings", embeddings)
 
 
-def _media_row(change: Change, now: datetime) -> dict[str, Any]:
-    assert change.photo is not None
-    image = asdict(change.photo.image)
-    if all(face.ordinal > 0 for face in change.photo.faces):
+def _media_row(change: Change, photo: PostedPhoto, now: datetime) -> dict[str, Any]:
+    image = asdict(photo.image)
+    if all(face.ordinal > 0 for face in photo.faces):
         # They are of the largest face. Without it among the references nobody would remove them with its person.
         image |= {"name": None, "external_id": None}
     return {
-        "media_id": change.photo.media_id,
+        "media_id": photo.media_id,
         "account_id": change.account_id,
         "directory": change.directory,
         "status": OK,
@@ -418,7 +395,7 @@ def _change_persons(catalog: Catalog, parts: Sequence[_Numbered], now: datetime)
         for person_id, count in change.seen.items():
             known = {"person_id": person_id, "seq": change.seqs[person_id], "directory_id": part.directory}
             seen.append({**known, "occurrence": count, "last_occurrence_at": now})
-    _insert(catalog, "persons", made)
+    catalog.insert("persons", made)
     key = ["seq", "person_id", "directory_id"]
     for names, rows in changed.items():
         _update(catalog, "persons", key, names, rows)
@@ -458,26 +435,10 @@ def _insert_references(catalog: Catalog, parts: Sequence[_Numbered]) -> None:
                         "commit_number": catalog.commit_number,
                     }
                 )
-    _insert(catalog, "reference_faces", rows)
-
-
-def _log(catalog: Catalog, part: _Numbered, now: datetime) -> None:
-    if part.correction_id is None or part.position is None:
-        return
-    numbers = part.correction_id, part.directory or None, part.position
-    corrections.keep(catalog, part.change, *numbers, now, part.after.facts)
+    catalog.insert("reference_faces", rows)
 
 
 # Rows of any table
-
-
-def _insert(catalog: Catalog, table: str, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Adds rows, all with the columns of the first."""
-    if len(rows) <= _FEW_INSERTED or "landmarks" in rows[0]:
-        catalog.insert(table, rows)
-    else:
-        with catalog.tables(new_rows=_table(table, list(rows[0]), rows)):
-            catalog.execute(f"INSERT INTO core.{table} BY NAME SELECT * FROM new_rows")
 
 
 def _update(
@@ -499,27 +460,10 @@ def _update(
     else:
         values = ", ".join(f"{name} = {before.get(name, '')}c.{name}{_uuid(name)}" for name in names)
         same = " AND ".join(f"t.{name} = c.{name}{_uuid(name)}" for name in key)
-        with catalog.tables(changed_rows=_table(table, [*key, *names], rows)):
+        with catalog.tables(changed_rows=arrow_table(table, [*key, *names], rows)):
             count = catalog.one(f"UPDATE core.{table} t SET {values} FROM changed_rows c WHERE {same}")
     if count != len(rows):
         raise StoreError(message=f"{len(rows) - count} of the {table} to be changed are not in the directory.")
-
-
-_ARROW: Final = {
-    "INTEGER": pa.int32(),
-    "BIGINT": pa.int64(),
-    "VARCHAR": pa.string(),
-    "UUID": pa.string(),
-    "DOUBLE": pa.float64(),
-    "BOOLEAN": pa.bool_(),
-    "TIMESTAMP": pa.timestamp("us"),
-    "BLOB": pa.binary(),
-}
-
-
-def _table(table: str, names: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> pa.Table:
-    schema = pa.schema([pa.field(name, _ARROW[TABLES[table][name]]) for name in names])
-    return pa.Table.from_pylist([{name: row[name] for name in names} for row in rows], schema)
 
 
 def _uuid(name: str) -> str:

@@ -10,8 +10,6 @@ before. So a compaction that is repeated after a crash writes the same file agai
 
 from __future__ import annotations
 
-from functools import partial
-
 import pyarrow as pa
 
 from pipeline.store import cleanup
@@ -36,9 +34,9 @@ def compact(store: OpenStore, min_pending: int) -> int:
         table = store.submit(_pending)
         if table.num_rows == 0:  # the rest was removed meanwhile
             break
-        file = store.submit(partial(_new_file, face_id=table["face_id"][0].as_py()))
+        file = store.submit(_new_file, table["face_id"][0].as_py())
         written = shards.write_embeddings(store.folder, file, table, metadata)
-        store.submit(partial(_commit_pending, table=table, file=written))
+        store.submit(_commit_pending, table, written)
         moved += table.num_rows
     small = store.submit(_small_shards)
     if len(small) >= _SMALL_SHARDS:
@@ -67,8 +65,8 @@ def _new_file(catalog: Catalog, face_id: int) -> str:
     rejected again may come a second time."""
     stem = f"embeddings/g{catalog.generation:04d}/folded-{face_id}"
     named = "SELECT file FROM core.embedding_shards UNION ALL SELECT path FROM core.pending_deletes"
-    names = catalog.rows(f"SELECT * FROM ({named}) t(name) WHERE starts_with(name, ?)", [stem])
-    taken = {shards.embedding_stem(name) for (name,) in names}
+    names = catalog.column(f"SELECT * FROM ({named}) t(name) WHERE starts_with(name, ?)", [stem])
+    taken = set(map(shards.embedding_stem, names))
     return next(s for s in (stem, *(f"{stem}-{n}" for n in range(2, len(taken) + 3))) if s not in taken) + ".parquet"
 
 

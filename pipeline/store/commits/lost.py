@@ -3,26 +3,40 @@
 Before the catalog is opened for writing its log is copied into quarantine, and cut off where DuckDB can't replay it any
 more; then the pictures and embeddings that no row names go into quarantine. Only then does the count agree again, so a
 repair that is cut off is simply repeated.
+
+A log is a header and entries, each of them its length and checksum (8 bytes each) and its payload. The entries of a
+transaction name a table and give the rows that changed in it; one without content ends the transaction. Only DuckDB
+decides whether an entry is sound. This reads also what DuckDB refuses, so what it tells may be wrong.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import dropwhile, pairwise
 from pathlib import Path
+from typing import Final
 
 from pipeline.errors import StoreDamaged
 from pipeline.store import cleanup
 from pipeline.store.catalog import changes
 from pipeline.store.catalog.connection import Catalog, is_whole, last_commit, log_of, lost_commits
 from pipeline.store.catalog.opening import catalog_file
-from pipeline.store.files import catalog_log, commit_count
+from pipeline.store.files import commit_count
 from pipeline.store.files.durable import QUARANTINE, Folder, disk_errors
 from pipeline.store.records import Problem
+
+_END: Final = bytes.fromhex("0500000000000000 e7fe7d722fed3d5e 640064ffff")
+_TABLE: Final = re.compile(rb"\x04core.([a-z_]+)\xff\xff\xff\xff", re.DOTALL)
+_NUMBER: Final = re.compile(rb"f\x00\x08(.{8})", re.DOTALL)
+_TEXT: Final = re.compile(rb"m\x00([\x00-\x7f]|[\x80-\xff][\x00-\x7f])")  # followed by so many bytes
+_TELLING: Final = frozenset({"persons", "corrections", "directories"})  # not `accounts`, whose texts are secret
+_MOST_SHOWN: Final = 400  # characters of a change
 
 
 @dataclass(frozen=True)
@@ -49,7 +63,6 @@ class Loss:
         if not folder.path(self.log).exists():
             with disk_errors(folder.root):
                 data = log.read_bytes()
-            folder.make(QUARANTINE)
             folder.write(self.log, data, "catalog")
         if end is not None:
             folder.truncate(log.name, end, "catalog")
@@ -68,7 +81,7 @@ class Loss:
         with catalog.transaction("count_commits"):
             changes.begin_again(catalog)  # readers may know what is lost
         log = folder.path(self.log)
-        kept, lost = catalog_log.split_at(log.read_bytes() if log.exists() else b"", self.last)
+        kept, lost = _split_at(log.read_bytes() if log.exists() else b"", self.last)
         aside = f"kept in {QUARANTINE}/: {pictures} pictures, {len(unnamed)} files of embeddings"
         aside += f", and the log as {log.name}" if log.exists() else ", and no log: there was none"
         details = [f"{self.detail}; changes intact in the log: {kept} ({aside})"]
@@ -105,7 +118,7 @@ def _sound_beginning(folder: Folder, file: Path) -> tuple[int | None, int]:
     with _trials(folder, file) as last_of:
         last_of(b"")  # raises if the catalog is damaged, too
         log = log_of(file).read_bytes() if log_of(file).is_file() else b""
-        ends = catalog_log.ends(log)
+        ends = _ends(log)
 
         def is_damaged(end: int) -> bool:
             try:
@@ -140,3 +153,53 @@ def _trials(folder: Folder, file: Path) -> Iterator[Callable[[bytes], int | None
             yield last_of
     finally:
         shutil.rmtree(place, ignore_errors=True)
+
+
+# What DuckDB's log of the catalog says
+
+
+@dataclass(frozen=True)
+class LoggedChange:
+    """A transaction of the log, or several if what ended them is damaged."""
+
+    numbers: Sequence[int]  # as core.commits counts them
+    tables: Mapping[str, list[str]]  # the tables that it changed, with their new texts if these tell anything
+
+    def __str__(self) -> str:
+        shown = [" ".join([name, *texts]) for name, texts in self.tables.items() if name not in ("commits", "store")]
+        text = f"change {', '.join(map(str, self.numbers)) or '?'}: {'; '.join(shown)}"
+        return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]} ..."
+
+
+def _ends(log: bytes) -> list[int]:
+    """Where the log can be cut off: at its begin, and after each transaction."""
+    return [0, *(match.end() for match in re.finditer(re.escape(_END), log))]
+
+
+def _split_at(log: bytes, last: int) -> tuple[int, list[LoggedChange]]:
+    """How many transactions up to number `last` are in the log, and those that follow."""
+    changes = [change for start, end in pairwise([*_ends(log), len(log)]) if (change := _change(log[start:end])).tables]
+    following = list(dropwhile(lambda change: change.numbers and max(change.numbers) <= last, changes))
+    return len(changes) - len(following), following
+
+
+def _change(entries: bytes) -> LoggedChange:
+    numbers, tables = list[int](), dict[str, list[str]]()
+    _, *parts = _TABLE.split(entries)
+    for table, rows in zip(parts[::2], parts[1::2], strict=True):
+        name = table.decode()
+        texts = tables.setdefault(name, [])
+        if name in _TELLING:
+            texts.extend(_texts(rows))
+        elif name == "commits" and (found := _NUMBER.search(rows)):
+            numbers.append(int.from_bytes(found[1], "little"))
+    return LoggedChange(numbers, tables)
+
+
+def _texts(rows: bytes) -> Iterator[str]:
+    for match in _TEXT.finditer(rows):
+        low, *high = match[1]
+        length = low & 0x7F | (high[0] << 7 if high else 0)
+        text = rows[match.end() : match.end() + length].decode(errors="replace")
+        if text and text.isprintable():
+            yield text

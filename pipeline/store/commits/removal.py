@@ -39,8 +39,6 @@ def remove_references(catalog: Catalog, directory: int, person_ids: Sequence[str
 
     Raises StoreError unless each is a person of the directory.
     """
-    if not person_ids:
-        return
     everybody = catalog.rows(
         "SELECT r.face_id, r.image_guid, p.person_id::VARCHAR FROM core.persons p LEFT JOIN core.reference_faces r"
         f" ON r.person_id = p.person_id AND r.generation = ? WHERE p.directory_id = ? AND p.{_THESE_PERSONS}",
@@ -112,8 +110,6 @@ def remove_persons(
 
     Raises StoreError unless each is a person of the directory, and nobody else's parent.
     """
-    if not person_ids:
-        return
     ids = [list(person_ids)]
     alone = _remember_persons(catalog, account_id, person_ids, remembered)
     deleted = f"DELETE FROM core.persons WHERE directory_id = ? AND {_THESE_PERSONS} RETURNING name, external_id"
@@ -125,12 +121,12 @@ def remove_persons(
     catalog.execute(f"DELETE FROM core.facts WHERE {_THESE_PERSONS} OR other_id IN (SELECT unnest(?::UUID[]))", ids * 2)
     forget_corrections(catalog, directory, person_ids)
     pages.remove_pages(catalog, person_ids=person_ids)
-    images = catalog.rows(
+    images = catalog.column(
         f"SELECT DISTINCT image_guid FROM core.reference_faces WHERE image_guid IS NOT NULL AND {_THESE_PERSONS}", ids
     )
     catalog.execute(f"DELETE FROM core.reference_faces WHERE {_THESE_PERSONS}", ids)
     catalog.execute(f"DELETE FROM core.replaced_images WHERE {_THESE_PERSONS}", ids)
-    _remove_images(catalog, [guid for (guid,) in images])
+    _remove_images(catalog, images)
     faces = catalog.rows(
         "SELECT f.face_id, f.media_id, f.ordinal, m.run_id IS NULL FROM core.faces f"
         f" JOIN core.media m ON m.media_id = f.media_id WHERE f.{_THESE_PERSONS}",
@@ -151,7 +147,7 @@ def _labelled_after(
     as one of the persons is or was called, or their largest face was one of the persons' before a correction. Not where
     the label is what somebody else in the directory is called."""
     denied = f"SELECT face_id FROM core.facts WHERE kind = 'is_not' AND {_THESE_PERSONS}"
-    faces = {face for (face,) in catalog.rows(denied, [list(person_ids)])}
+    faces = set(catalog.column(denied, [list(person_ids)]))
     gone, said = set(person_ids), [*called]
     for texts in catalog.rows(f"SELECT before, after {_SHOWING}", [directory, list(person_ids)]):
         for shown in map(rows_of_json, texts):  # an undone one moved them away as well
@@ -163,7 +159,7 @@ def _labelled_after(
         f" FROM core.persons WHERE directory_id = $1 AND {column} IS NOT NULL))"
         for column, as_compared in _COMPARED.items()
     )
-    rows = catalog.rows(
+    media = catalog.column(
         "SELECT m.media_id FROM core.faces f JOIN core.media m ON m.media_id = f.media_id WHERE f.ordinal = 0"
         " AND f.face_id IN (SELECT unnest($2::BIGINT[]))"
         f" AND NOT (coalesce(m.name, m.external_id) IS NOT NULL AND {of_others})",
@@ -171,14 +167,14 @@ def _labelled_after(
     )
     for (column, as_compared), texts in zip(_COMPARED.items(), zip(*said, strict=True), strict=True):
         if wanted := sorted({text for text in texts if text}):
-            rows += catalog.rows(
+            media += catalog.column(
                 "SELECT m.media_id FROM core.media m JOIN core.directories d ON d.account_id = m.account_id"
                 f" AND d.name = m.directory WHERE d.directory_id = $1 AND {as_compared.format(f'm.{column}')} IN"
                 f" (SELECT {as_compared.format('unnest($2::VARCHAR[])')} EXCEPT SELECT {as_compared.format(column)}"
                 " FROM core.persons WHERE directory_id = $1)",
                 [directory, wanted],
             )
-    return [media for (media,) in rows]
+    return media
 
 
 def remove_photos(catalog: Catalog, account_id: int, media_ids: Sequence[int], status: str) -> None:
@@ -187,19 +183,19 @@ def remove_photos(catalog: Catalog, account_id: int, media_ids: Sequence[int], s
     media = _with_repeated(catalog, media_ids)
     kinds = ((forgotten.PATH, "path"), (forgotten.BYTES, "sha256")) if status == FORGOTTEN else ()
     for kind, column in kinds:
-        alone = catalog.rows(
+        alone = catalog.column(
             f"SELECT DISTINCT {column} FROM core.media WHERE {_THESE_MEDIA} AND {column} NOT IN (SELECT {column}"
             f" FROM core.media WHERE account_id = ? AND run_id IS NOT NULL AND {column} IS NOT NULL"
             f" AND NOT {_THESE_MEDIA})",
             [media, account_id, media],
         )
-        forgotten.remember(catalog, account_id, kind, [text for (text,) in alone])
-    directories = catalog.rows(
+        forgotten.remember(catalog, account_id, kind, alone)
+    directories = catalog.column(
         "SELECT directory_id FROM core.directories WHERE account_id = ?"
         f" AND name IN (SELECT directory FROM core.media WHERE {_THESE_MEDIA})",
         [account_id, media],
     )
-    for (directory,) in directories:
+    for directory in directories:
         cleanup.blank_matrix_later(catalog, directory)
     _blank_photos(catalog, media, status)
 
@@ -210,14 +206,14 @@ def _with_repeated(catalog: Catalog, media_ids: Sequence[int]) -> list[int]:
         "SELECT r.media_id FROM core.media r JOIN core.media m USING (run_id, path, directory)"
         f" WHERE r.status = '{DUPLICATE_ROW}' AND m.{_THESE_MEDIA}"
     )
-    return [*media_ids, *(row for (row,) in catalog.rows(repeated, [list(media_ids)]))]
+    return [*media_ids, *catalog.column(repeated, [list(media_ids)])]
 
 
 def _blank_photos(catalog: Catalog, media: Sequence[int], status: str) -> None:
     """Takes everything that tells what they are from the rows of photos and of their faces."""
     if not media:
         return
-    faces = [face for (face,) in catalog.rows(f"SELECT face_id FROM core.faces WHERE {_THESE_MEDIA}", [media])]
+    faces = catalog.column(f"SELECT face_id FROM core.faces WHERE {_THESE_MEDIA}", [media])
     _pass_facts_on(catalog, faces, media)
     _blank_run_faces(catalog, faces)
     catalog.execute(f"DELETE FROM core.files WHERE {_THESE_MEDIA}", [media])
@@ -262,7 +258,7 @@ def forget_corrections(catalog: Catalog, directory: int, person_ids: Sequence[st
     shown = [directory, list(person_ids)]
     in_force = "AND undone_at IS NULL AND undoes IS NULL"
     made = catalog.rows(f"SELECT correction_id, before, after {_SHOWING} {in_force}", shown)
-    numbers = [number for (number,) in catalog.rows(f"SELECT correction_id {_SHOWING}", shown)]
+    numbers = catalog.column(f"SELECT correction_id {_SHOWING}", shown)
     if not numbers:
         return
     catalog.execute(
@@ -318,12 +314,12 @@ def _remove_posted_faces(catalog: Catalog, faces: Sequence[tuple[int, int]]) -> 
     _remove_derived(catalog, [face for face, _ in faces])
     catalog.execute(f"DELETE FROM core.faces WHERE {_THESE_FACES}", [[face for face, _ in faces]])
     media = [[media for _, media in faces]]
-    gone = catalog.rows(
+    gone = catalog.column(
         f"DELETE FROM core.media WHERE {_THESE_MEDIA} AND media_id NOT IN"
         f" (SELECT media_id FROM core.faces WHERE {_THESE_MEDIA}) RETURNING media_id",
         media * 2,
     )
-    pages.remove_pages(catalog, media_ids=[media_id for (media_id,) in gone])
+    pages.remove_pages(catalog, media_ids=gone)
 
 
 def _blank_run_faces(catalog: Catalog, faces: Sequence[int]) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -25,7 +24,6 @@ from pipeline.store.catalog.references import add_embedding_shard, load_embeddin
 from pipeline.store.commits.commit import raise_counters, write_changes, write_pictures
 from pipeline.store.files import matrix, shards
 from pipeline.store.files.durable import Folder
-from pipeline.store.files.objects import OBJECTS_SCHEMA
 from pipeline.store.records import (
     FACES_SCHEMA,
     FILES_SCHEMA,
@@ -36,9 +34,10 @@ from pipeline.store.records import (
     StoreIdentity,
     embeddings_schema,
 )
-from pipeline.types import FloatArray, IntArray
+from pipeline.store.schema import arrow_schema
+from pipeline.types import IntArray
 
-_PIECE_ROWS = 2048  # of a reference matrix; 4 MiB of 512 float32
+_PIECE_ROWS = 1024  # of a reference matrix; 2 MiB of 512 float32
 
 
 @dataclass(frozen=True)
@@ -98,7 +97,7 @@ def write_files(
 ) -> PreparedShard:
     """Writes objects, under the key if there is one, and the embedding shard. Raises StoreFull, StoreUnwritable."""
     rows = write_pictures(folder, commit.pictures, image_key)
-    objects = pa.Table.from_pylist(list(rows.values()), OBJECTS_SCHEMA)
+    objects = pa.Table.from_pylist(list(rows.values()), arrow_schema("objects"))
     written = None
     if tables["embeddings"].num_rows:
         file = shards.embedding_file(generation, commit.run_id, commit.shard)
@@ -168,41 +167,29 @@ def _insert_shard(catalog: Catalog, prepared: PreparedShard, now: datetime) -> N
 # The shard's own vectors are in memory; reading them back would hold the others up.
 
 
-@dataclass(frozen=True)
-class NewRows:
-    """References that a directory's matrix lacks, in the order of their numbers; at most _PIECE_ROWS."""
-
-    name: str  # of the matrix
-    seq: IntArray  # [m]
-    vectors: FloatArray  # [m, d]
-
-
 def grow_matrices(store: OpenStore, prepared: PreparedShard) -> None:
     """Adds to the matrices of the directories in which the committed shard inserted persons. Raises StoreDamaged."""
     embeddings = prepared.tables["embeddings"].sort_by("face_id")
     for change in prepared.commit.changes:
-        if None not in change.before.persons.values():
-            continue
-        plan = partial(_new_rows, account_id=change.account_id, directory=change.directory, embeddings=embeddings)
-        while (rows := store.submit(plan)) is not None:
-            store.submit(partial(append_rows, rows=rows))
-            if len(rows.seq) < _PIECE_ROWS:
-                break
+        if None in change.before.persons.values():
+            while store.submit(grow_matrix, change.account_id, change.directory, embeddings) == _PIECE_ROWS:
+                pass
 
 
-def _new_rows(catalog: Catalog, account_id: int, directory: str, embeddings: pa.Table) -> NewRows | None:
-    """What follows the last row of the directory's matrix; None where the directory is gone again.
+def grow_matrix(catalog: Catalog, account_id: int, directory: str, embeddings: pa.Table) -> int:
+    """Adds the references after the last row of the directory's matrix, at most _PIECE_ROWS; returns how many.
 
     `embeddings`: face ids, ascending, and vectors that need not be read.
     """
     number = directory_id(catalog, account_id, directory)
-    if number is None:
-        return None
+    if number is None:  # it was deleted meanwhile
+        return 0
     size, name = catalog.identity.embedding_size, matrix.stem(catalog.generation, number)
+    last = int(matrix.numbers(catalog.folder, name, size).max(initial=0))
     table = catalog.read(
         "SELECT r.seq, r.face_id FROM core.reference_faces r JOIN core.persons p ON p.person_id = r.person_id"
         " WHERE r.generation = ? AND r.seq > ? AND p.directory_id = ? ORDER BY r.seq LIMIT ?",
-        [catalog.generation, _last(catalog, name), number, _PIECE_ROWS],
+        [catalog.generation, last, number, _PIECE_ROWS],
     )
     faces: IntArray = table["face_id"].to_numpy()
     in_memory = embeddings["face_id"].to_numpy()
@@ -211,24 +198,6 @@ def _new_rows(catalog: Catalog, account_id: int, directory: str, embeddings: pa.
     vectors[own] = shards.vectors_of(embeddings["embedding"], size)[np.searchsorted(in_memory, faces[own])]
     if not own.all():
         vectors[~own] = load_embeddings(catalog, faces[~own])
-    return NewRows(name, table["seq"].to_numpy(), vectors)
-
-
-def append_rows(catalog: Catalog, rows: NewRows) -> None:
-    """Adds the rows but for those that the matrix got meanwhile, and those that were deleted meanwhile: nothing would
-    take these out of the matrix of a directory that is gone."""
-    if not len(rows.seq):
-        return
-    current = catalog.read(
-        "SELECT seq FROM core.reference_faces WHERE generation = ? AND seq BETWEEN ? AND ?",
-        [catalog.generation, int(rows.seq[0]), int(rows.seq[-1])],
-    )
-    lacking = np.isin(rows.seq, current["seq"].to_numpy()) & (rows.seq > _last(catalog, rows.name))
-    if lacking.any():
-        vectors = rows.vectors[lacking]
-        matrix.append(catalog.folder, rows.name, rows.seq[lacking], vectors.shape[1], lambda part: vectors[part])
-
-
-def _last(catalog: Catalog, name: str) -> int:
-    """The highest number in a matrix."""
-    return int(matrix.numbers(catalog.folder, name, catalog.identity.embedding_size).max(initial=0))
+    if len(faces):
+        matrix.append(catalog.folder, name, table["seq"].to_numpy(), size, lambda part: vectors[part])
+    return len(faces)

@@ -82,11 +82,6 @@ def _checked(key: bytes) -> bytes:
     return key
 
 
-def new_image_key() -> bytes:
-    """32 random bytes."""
-    return os.urandom(KEY_BYTES)
-
-
 def seal(key: bytes, data: bytes, bound_to: str) -> bytes:
     """nonce (12 bytes) || AES-256-GCM of data (NIST SP 800-38D): what others can neither read nor change, nor pass off
     for something that is `bound_to` another text."""

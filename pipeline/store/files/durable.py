@@ -63,9 +63,8 @@ class Folder:
         return self.root / relative
 
     def write(self, relative: str, data: bytes, kind: str) -> None:
-        """Makes the file `relative` hold `data`, atomically."""
-        with self.replacing(relative, kind) as file, disk_errors(self.root):
-            file.write(data)
+        """Makes the file `relative` hold `data`, atomically; makes its folder if it is missing."""
+        self.write_all([(relative, data)], kind)
 
     def write_all(self, files: Sequence[tuple[str, bytes]], kind: str) -> None:
         """Makes each file hold its data, atomically, in folders that are made where they are missing.

@@ -26,7 +26,6 @@ def handed_over(folder: Folder, table: pa.Table, key: bytes | None) -> Iterator[
     data = parquet_bytes(table, {})
     data = data if key is None else encrypt_image(key, data)
     sha256 = hashlib.sha256(data).hexdigest()
-    folder.make(HANDOVER)
     try:
         folder.write(_file(sha256), data, "shard")
         yield sha256

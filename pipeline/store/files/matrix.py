@@ -70,7 +70,8 @@ def load(folder: Folder, name: str, seq: IntArray, size: int, vectors: Vectors) 
         _log.warning("the reference matrix %s was damaged, and is made again from the embeddings", folder.path(name))
     dead = len(stored) - len(found)
     if damaged or dead >= max(1, _DEAD_SHARE * len(stored)) or len(stored) == 0:
-        _build(folder, name, seq, vectors)
+        remove(folder, name)
+        append(folder, name, seq, size, vectors)
         rows = np.arange(len(seq))
     elif len(lacking):
         lacking = lacking[np.argsort(seq[lacking])]
@@ -97,7 +98,7 @@ def numbers(folder: Folder, name: str, size: int) -> IntArray:
 
 
 def append(folder: Folder, name: str, seq: IntArray, size: int, vectors: Vectors) -> None:
-    """Appends the rows `seq` [m], ascending, so that the lowest survive a crash."""
+    """Appends the rows `seq` [m]; after a crash the first of them are there."""
     folder.make(name.rpartition("/")[0])
     _trim(folder, name, size)
     for start in range(0, len(seq), _CHUNK_ROWS):
@@ -146,23 +147,6 @@ def _trim(folder: Folder, name: str, size: int) -> IntArray:
 def _rows(name: str, size: int) -> list[tuple[str, int]]:
     """Each file with the bytes of one row."""
     return list(zip(files(name), (size * VECTOR_TYPE.itemsize, CRC_TYPE.itemsize, SEQ_TYPE.itemsize), strict=True))
-
-
-def _build(folder: Folder, name: str, seq: IntArray, vectors: Vectors) -> None:
-    folder.make(name.rpartition("/")[0])
-    # First the numbers go: without them no reader uses the vectors, old or new.
-    folder.unlink(name + ".seq")
-    folder.sync_folder(name.rpartition("/")[0], "matrix")
-    sums = []
-    with folder.replacing(name + ".f32", "matrix") as out:
-        for start in range(0, len(seq), _CHUNK_ROWS):
-            part = np.arange(start, min(start + _CHUNK_ROWS, len(seq)))
-            chunk = np.ascontiguousarray(vectors(part), VECTOR_TYPE)
-            sums.append(_sums(seq[part], chunk, range(len(part))))
-            with disk_errors(folder.root):
-                out.write(chunk.tobytes())
-    folder.write(name + ".crc", np.concatenate(sums).tobytes(), "matrix")
-    folder.write(name + ".seq", np.ascontiguousarray(seq, SEQ_TYPE).tobytes(), "matrix")
 
 
 # Checksums: without them a flipped bit, or two rows that changed places, would answer with the wrong person

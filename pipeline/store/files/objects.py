@@ -11,8 +11,6 @@ import re
 from collections.abc import Sequence
 from typing import Any, Final
 
-import pyarrow as pa
-
 from pipeline.errors import StoreDamaged, StoreError
 from pipeline.store.files.crypto import decrypt_image, encrypt_image
 from pipeline.store.files.durable import Folder
@@ -20,16 +18,6 @@ from pipeline.store.files.durable import Folder
 Row = dict[str, Any]  # of core.objects
 FOLDER_DIGITS: Final = 4  # of a guid, which name the folder of its object
 _GUID = re.compile(r"[0-9a-f]{4}[0-9a-f-]{4,60}")
-
-OBJECTS_SCHEMA = pa.schema(
-    [
-        ("image_guid", pa.string()),
-        ("bytes", pa.int64()),
-        ("sha256", pa.string()),
-        ("media_type", pa.string()),
-        ("encrypted", pa.bool_()),
-    ]
-)
 
 
 def is_guid(text: str) -> bool:
@@ -44,15 +32,15 @@ def object_file(guid: str) -> str:
     return f"objects/{guid[:2]}/{guid[2:4]}/{guid}"
 
 
-def write_objects(folder: Folder, objects: Sequence[tuple[str, bytes, str]], key: bytes | None) -> list[Row]:
-    """Writes (guid, bytes, media type) each to its file, durably, encrypted where there is a key.
+def write_objects(folder: Folder, objects: Sequence[tuple[str, bytes, str]], key: bytes | None) -> dict[str, Row]:
+    """Writes (guid, bytes, media type) each to its file, durably, encrypted if there is a key.
 
-    Returns their rows for core.objects. Raises StoreFull, StoreUnwritable.
+    Returns their rows for core.objects by guid. Raises StoreFull, StoreUnwritable.
     """
     at_rest = [data if key is None else encrypt_image(key, data) for _, data, _ in objects]
     folder.write_all([(object_file(guid), data) for (guid, _, _), data in zip(objects, at_rest, strict=True)], "object")
-    return [
-        {
+    return {
+        guid: {
             "image_guid": guid,
             "bytes": len(data),
             "sha256": hashlib.sha256(data).hexdigest(),
@@ -60,7 +48,7 @@ def write_objects(folder: Folder, objects: Sequence[tuple[str, bytes, str]], key
             "encrypted": key is not None,
         }
         for (guid, _, media_type), data in zip(objects, at_rest, strict=True)
-    ]
+    }
 
 
 def read_object(folder: Folder, guid: str) -> bytes:

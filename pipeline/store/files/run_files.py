@@ -131,7 +131,6 @@ class RunFiles(ABC):
         file = shards.run_shard_file(run_id, shard)
         data = shards.parquet_bytes(table, {**metadata, "run_id": run_id, "shard": shard})
         key = self.key_of_run(run_id)
-        self.folder.make(file.rpartition("/")[0])
         self._write_listed(run_id, file, data if key is None else encrypt_image(key, data), "shard")
 
     def read_run_shard(self, run_id: str, shard: int) -> pa.Table:
@@ -149,11 +148,11 @@ class RunFiles(ABC):
         """Writes a file such as run.json into the run's folder, atomically."""
         if not name or Path(name).name != name or name.endswith(TEMPORARY):
             raise StoreError(message=f'"{name}" cannot name a report.')
-        self.folder.make(f"runs/{run_id}")
         self._write_listed(run_id, f"runs/{run_id}/{name}", data, "report")
 
     def _write_listed(self, run_id: str, file: str, data: bytes, kind: str) -> None:
         sha256 = hashlib.sha256(data).hexdigest()
+        self.folder.make(file.rpartition("/")[0])
         run_sums.add(self.folder, run_id, file.removeprefix(f"runs/{run_id}/"), sha256)
         self.folder.write(file, data, kind)
 

@@ -166,11 +166,18 @@ def open_manifest(folder: Folder, run_id: str) -> pq.ParquetFile:
 
 
 def manifest_damage(folder: Folder, run: RunRow) -> str | None:
-    """What is wrong with the manifest of a planned run; None where it is the one that was written."""
-    damage = shards.manifest_damage(folder, run)
-    if damage is None:
-        try:
-            open_manifest(folder, run.run_id).close()
-        except StoreDamaged as exc:
-            damage = str(exc.fields["detail"]).partition(": ")[2]
-    return damage
+    """What is wrong with the manifest of a planned run; None if it is the one that was written, and can be read."""
+    try:
+        path = folder.path(shards.manifest_file(run.run_id))
+        with pq.ParquetFile(path, page_checksum_verification=True) as manifest:
+            rows = sum(manifest.read_row_group(group).num_rows for group in range(manifest.metadata.num_row_groups))
+        if rows != run.rows:
+            return f"it has {rows} rows instead of {run.rows}"
+        open_manifest(folder, run.run_id).close()
+    except FileNotFoundError:
+        return "it is missing"
+    except StoreDamaged as exc:
+        return str(exc.fields["detail"]).partition(": ")[2]
+    except (OSError, ValueError, pa.ArrowException) as exc:
+        return str(exc).split("\n")[0]
+    return None

@@ -91,10 +91,7 @@ class ShardFolder:
     def clear(self) -> None:
         """Removes all that workers left of the run."""
         self.remove_signs()  # first, so that no more comes
-        names = [name for name in self._names() if name.endswith(_SEALED)]
-        with self._failures():
-            for name in names:
-                buckets.remove(self._address(name))
+        self._remove_all(_SEALED)
         if self.address.startswith("file:"):
             folder = Path(self.address.removeprefix("file://"))
             for half_written in folder.glob(f"*{_SEALED}#*"):  # by a worker that was killed; obstore does not list them
@@ -113,8 +110,12 @@ class ShardFolder:
 
     def remove_signs(self) -> None:
         """From now on no worker of an earlier command leaves anything."""
-        for name in [name for name in self._names() if name.endswith(_SIGN)]:
-            with self._failures():
+        self._remove_all(_SIGN)
+
+    def _remove_all(self, ending: str) -> None:
+        names = [name for name in self._names() if name.endswith(ending)]
+        with self._failures():
+            for name in names:
                 buckets.remove(self._address(name))
 
     def sees(self, sign: str) -> bool:

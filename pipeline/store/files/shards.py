@@ -22,7 +22,7 @@ from pipeline.errors import StoreDamaged
 from pipeline.store import schema
 from pipeline.store.files.crypto import decrypt_image
 from pipeline.store.files.durable import Folder
-from pipeline.store.records import RunRow, StoreIdentity, embeddings_schema
+from pipeline.store.records import StoreIdentity, embeddings_schema
 from pipeline.types import FloatArray, IntArray
 
 METADATA_KEY = b"facepipe"
@@ -97,7 +97,6 @@ def embedding_metadata(identity: StoreIdentity, generation: int) -> dict[str, An
 def write_embeddings(folder: Folder, file: str, table: pa.Table, metadata: Mapping[str, Any]) -> WrittenFile:
     """Writes one embedding shard. Raises StoreFull, StoreUnwritable."""
     data = parquet_bytes(table, metadata)
-    folder.make(file.rpartition("/")[0])
     folder.write(file, data, "embeddings")
     return WrittenFile(file, len(data), hashlib.sha256(data).hexdigest(), table.num_rows)
 
@@ -167,18 +166,6 @@ def parquet_table(
         if found.get(name) != value:
             raise ValueError(f"its {name} is {found.get(name)}, not {value}")
     return table.replace_schema_metadata(None)
-
-
-def manifest_damage(folder: Folder, run: RunRow) -> str | None:
-    """What is wrong with the manifest of a planned run; None where every row can be read."""
-    try:
-        with pq.ParquetFile(folder.path(manifest_file(run.run_id)), page_checksum_verification=True) as manifest:
-            rows = sum(manifest.read_row_group(group).num_rows for group in range(manifest.metadata.num_row_groups))
-    except FileNotFoundError:
-        return "it is missing"
-    except (OSError, ValueError, pa.ArrowException) as exc:
-        return str(exc).split("\n")[0]
-    return None if rows == run.rows else f"it has {rows} rows instead of {run.rows}"
 
 
 def sha256_of(folder: Folder, file: str) -> str:
