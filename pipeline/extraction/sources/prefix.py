@@ -5,16 +5,16 @@ An object is an image by its suffix alone, as looking into it would cost a reque
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Iterator
 from functools import lru_cache
+from itertools import accumulate
 
 from pipeline.config import SourceSettings
-from pipeline.errors import ImageOutside, Interrupted
-from pipeline.extraction.images.files import IMAGE_SUFFIXES, object_state, shown
-from pipeline.extraction.sources.folder import ScanCounts
-from pipeline.extraction.sources.selection import OTHER, Selection, kind_by_suffix
+from pipeline.errors import ImageOutside
+from pipeline.extraction.images.files import object_state, shown
+from pipeline.extraction.sources.folder import ScanCounts, check_stop, parent_label
+from pipeline.extraction.sources.selection import IMAGE, OTHER, Selection, kind_by_suffix
 from pipeline.runtime import buckets
 from pipeline.types import ImageRef
 
@@ -34,38 +34,25 @@ def prefix_refs(
     outside = ImageOutside(root=shown(settings.root)) if settings.root is not None else None
     left_out = ""
     for found in buckets.list_objects(prefix):
-        if stop is not None and stop.is_set():
-            raise Interrupted(detail="the scan was not finished, and nothing was changed")
+        check_stop(stop)
         below = found.address[len(prefix) + 1 :]
-        closed = next(((folder, why) for folder in _folders(below) if (why := why_no_folder(folder))), None)
+        *folders, _ = below.split("/")
+        paths = accumulate(folders, "{}/{}".format)  # of the folders that the key goes through, from the top
+        closed = next(((folder, why) for folder in paths if (why := why_no_folder(folder))), None)
         if closed is not None:
             if closed[0] != left_out:
                 left_out = closed[0]
                 counts.leave_out(buckets.below(prefix, left_out), closed[1])
             continue
-        why = selection.why_no_file(below) or _why_no_image(below)
+        kind = kind_by_suffix(below) or OTHER
+        why = selection.why_no_file(below) or (None if kind == IMAGE else kind)
         if why is not None:
             counts.left_alone[why] += 1
             continue
-        folder = below.rpartition("/")[0].rpartition("/")[2]
         yield ImageRef(
             path=shown(found.address),
             file=found.address,
-            name=shown(folder).strip() or None if settings.labels == "parent" else None,
+            name=parent_label(folders[-1], settings) if folders else None,
             rejected=None if settings.root is None or buckets.is_below(found.address, settings.root) else outside,
             state=object_state(found),
         )
-
-
-def _folders(below: str) -> Iterator[str]:
-    """The folders that a key below the prefix goes through, from the top."""
-    at = below.find("/")
-    while at >= 0:
-        yield below[:at]
-        at = below.find("/", at + 1)
-
-
-def _why_no_image(key: str) -> str | None:
-    if os.path.splitext(key)[1].lower() in IMAGE_SUFFIXES:
-        return None
-    return kind_by_suffix(key) or OTHER

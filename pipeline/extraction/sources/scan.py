@@ -28,7 +28,7 @@ from pipeline.errors import (
     SourceMissing,
 )
 from pipeline.extraction.images.files import file_problem, shown
-from pipeline.extraction.sources.folder import ScanCounts, is_within, walk_folder
+from pipeline.extraction.sources.folder import FolderWalk, ScanCounts, is_within
 from pipeline.extraction.sources.manifest_file import read_manifest
 from pipeline.extraction.sources.prefix import prefix_refs
 from pipeline.extraction.sources.selection import EXCLUDED, Selection
@@ -94,7 +94,7 @@ def scan_source(
     if buckets.is_address(path):
         refs = prefix_refs(path, settings, counts, stop)
     elif kind == "folder":
-        refs = _folder_refs(Path(path), settings, counts, leave_out, stop)
+        refs = iter(FolderWalk(Path(path), settings, counts, leave_out, stop))
     else:
         refs = _checked(_manifest_refs(Path(path), kind, settings, counts))
     return _counted(refs, path, kind, counts)
@@ -111,20 +111,6 @@ def _counted(refs: Iterator[ImageRef], path: Source, kind: SourceKind, counts: S
         nothing = kind != "folder" and not counts.other_files
         detail = "it has no rows" if nothing else f"{counts.other_files:,} other files left alone"
         raise SourceEmpty(path=shown(path), detail=detail)
-
-
-def _folder_refs(
-    path: Path,
-    settings: SourceSettings,
-    counts: ScanCounts,
-    leave_out: Path | None,
-    stop: threading.Event | None,
-) -> Iterator[ImageRef]:
-    for entry in walk_folder(path, settings, counts, leave_out, stop):
-        # The source's own name is not a person's, so that files directly in it get no name.
-        has_label = settings.labels == "parent" and entry.depth > 0
-        name = shown(os.path.basename(os.path.dirname(entry.file))).strip() or None if has_label else None
-        yield ImageRef(path=shown(entry.file), file=entry.file, name=name, rejected=entry.rejected)
 
 
 def _checked(refs: Iterator[ImageRef]) -> Iterator[ImageRef]:
