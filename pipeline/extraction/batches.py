@@ -151,43 +151,29 @@ class DeviceMemory:
     before newcomers."""
 
     def __init__(self) -> None:
+        self._door = threading.Lock()  # held by the thread that is alone, or is the next to be
         self._changed = threading.Condition()
-        self._users = 0
-        self._waiting_alone = 0  # including the one that is alone
+        self._users = 0  # that share it
 
     @contextmanager
     def shared(self) -> Iterator[None]:
         """Waits until no thread is alone or waits to be."""
-        with self._changed:
-            self._changed.wait_for(lambda: not self._waiting_alone)
+        with self._door, self._changed:
             self._users += 1
-        with self._leaving():
-            yield
-
-    @contextmanager
-    def alone(self) -> Iterator[None]:
-        """Waits until no other thread uses the memory."""
-        with self._changed:
-            self._waiting_alone += 1
-        try:
-            with self._changed:
-                self._changed.wait_for(lambda: not self._users)
-                self._users += 1
-            with self._leaving():
-                yield
-        finally:
-            with self._changed:
-                self._waiting_alone -= 1
-                self._changed.notify_all()
-
-    @contextmanager
-    def _leaving(self) -> Iterator[None]:
         try:
             yield
         finally:
             with self._changed:
                 self._users -= 1
                 self._changed.notify_all()
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Waits until no other thread uses the memory."""
+        with self._door:
+            with self._changed:
+                self._changed.wait_for(lambda: not self._users)
+            yield
 
 
 class PixelBudget:
