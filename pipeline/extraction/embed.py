@@ -13,10 +13,9 @@ from torch.nn import functional
 
 from pipeline.config import FLOAT32
 from pipeline.models.backend import OpenVino, OpenVinoNetwork, backend_of
-from pipeline.models.centre import load_centre
 from pipeline.models.load import load_network
 from pipeline.models.registry import WeightSet
-from pipeline.models.weights import ResolvedWeights
+from pipeline.models.weights import ResolvedWeights, load_centre
 from pipeline.runtime.device import padded
 from pipeline.runtime.stage_times import NetworkCounts
 from pipeline.types import FloatArray

@@ -1,6 +1,6 @@
 """Reads the protocol buffer wire format, as far as model files use it, without a generated reader.
 
-https://protobuf.dev/programming-guides/encoding/: varints, 64-bit, 32-bit and length-delimited fields. `graphdef` and
+https://protobuf.dev/programming-guides/encoding/: varints, 64-bit, 32-bit and length-delimited fields. `facenet` and
 `onnx` know what the fields mean.
 """
 
