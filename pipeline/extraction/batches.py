@@ -22,7 +22,7 @@ from pipeline.errors import DeviceOutOfMemory, ImageRejected
 from pipeline.extraction.extractor import BatchExtractor
 from pipeline.extraction.images.device_jpeg import DeviceDecoder
 from pipeline.extraction.stored_picture import cut_faces
-from pipeline.runtime.device import lack_of_memory, own_stream
+from pipeline.runtime.device import device_errors, own_stream
 from pipeline.runtime.stage_times import JPEGS, StageTimes
 from pipeline.runtime.threads import own_threads
 from pipeline.types import ByteArray, DecodedImage, DeviceImage, EncodedImage, boxes_of
@@ -136,10 +136,8 @@ def _image_faces(images: Sequence[DecodedImage | DeviceImage], faces: Sequence[p
         return []
     ends = np.cumsum([len(table) for table in faces])
     boxes = np.split(boxes_of(pa.concat_tables(faces)), ends[:-1])  # at once: a column of each table takes far longer
-    try:
+    with device_errors():
         pictures = [cut_faces(image, own) for image, own in zip(images, boxes, strict=True)]
-    except RuntimeError as exc:
-        raise DeviceOutOfMemory(device="The device", detail=lack_of_memory(exc)) from None
     return [
         ImageFaces(table, image.remark, cuts, isinstance(image, DecodedImage))
         for image, table, cuts in zip(images, faces, pictures, strict=True)
