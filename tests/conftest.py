@@ -167,7 +167,8 @@ def weights_cache(run_folder: Path) -> Path:
     import shutil
     from importlib.util import find_spec
 
-    from pipeline.models.weights import cache_folder, cached_file, resolve, weight_set
+    from pipeline.models.registry import weight_set
+    from pipeline.models.weights import cache_folder, cached_file, resolve
 
     cache, row = run_folder / "weights-cache", weight_set("casia-webface")
     if find_spec(row.package or "") is None:

@@ -22,7 +22,7 @@ from pipeline.errors import DeviceOutOfMemory, ImageRejected
 from pipeline.extraction.extractor import BatchExtractor
 from pipeline.extraction.images.device_jpeg import DeviceDecoder
 from pipeline.extraction.stored_picture import cut_faces
-from pipeline.runtime.device import lack_of_memory, own_stream
+from pipeline.runtime.device import device_errors, own_stream
 from pipeline.runtime.stage_times import JPEGS, StageTimes
 from pipeline.runtime.threads import own_threads
 from pipeline.types import ByteArray, DecodedImage, DeviceImage, EncodedImage, boxes_of
@@ -136,10 +136,8 @@ def _image_faces(images: Sequence[DecodedImage | DeviceImage], faces: Sequence[p
         return []
     ends = np.cumsum([len(table) for table in faces])
     boxes = np.split(boxes_of(pa.concat_tables(faces)), ends[:-1])  # at once: a column of each table takes far longer
-    try:
+    with device_errors():
         pictures = [cut_faces(image, own) for image, own in zip(images, boxes, strict=True)]
-    except RuntimeError as exc:
-        raise DeviceOutOfMemory(device="The device", detail=lack_of_memory(exc)) from None
     return [
         ImageFaces(table, image.remark, cuts, isinstance(image, DecodedImage))
         for image, table, cuts in zip(images, faces, pictures, strict=True)
@@ -151,43 +149,29 @@ class DeviceMemory:
     before newcomers."""
 
     def __init__(self) -> None:
+        self._door = threading.Lock()  # held by the thread that is alone, or is the next to be
         self._changed = threading.Condition()
-        self._users = 0
-        self._waiting_alone = 0  # including the one that is alone
+        self._users = 0  # that share it
 
     @contextmanager
     def shared(self) -> Iterator[None]:
         """Waits until no thread is alone or waits to be."""
-        with self._changed:
-            self._changed.wait_for(lambda: not self._waiting_alone)
+        with self._door, self._changed:
             self._users += 1
-        with self._leaving():
-            yield
-
-    @contextmanager
-    def alone(self) -> Iterator[None]:
-        """Waits until no other thread uses the memory."""
-        with self._changed:
-            self._waiting_alone += 1
-        try:
-            with self._changed:
-                self._changed.wait_for(lambda: not self._users)
-                self._users += 1
-            with self._leaving():
-                yield
-        finally:
-            with self._changed:
-                self._waiting_alone -= 1
-                self._changed.notify_all()
-
-    @contextmanager
-    def _leaving(self) -> Iterator[None]:
         try:
             yield
         finally:
             with self._changed:
                 self._users -= 1
                 self._changed.notify_all()
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Waits until no other thread uses the memory."""
+        with self._door:
+            with self._changed:
+                self._changed.wait_for(lambda: not self._users)
+            yield
 
 
 class PixelBudget:

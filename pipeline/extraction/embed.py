@@ -12,11 +12,10 @@ from torch import nn
 from torch.nn import functional
 
 from pipeline.config import FLOAT32
-from pipeline.models.backend import OpenVino, OpenVinoNetwork, backend_of
-from pipeline.models.centre import load_centre
-from pipeline.models.load import load_network
+from pipeline.models.backend import OpenVino, OpenVinoNetwork, TorchSource, backend_of, load_openvino
+from pipeline.models.load import load_torch_network
 from pipeline.models.registry import WeightSet
-from pipeline.models.weights import ResolvedWeights
+from pipeline.models.weights import ResolvedWeights, load_centre
 from pipeline.runtime.device import padded
 from pipeline.runtime.stage_times import NetworkCounts
 from pipeline.types import FloatArray
@@ -96,13 +95,16 @@ def load_embedder(
     WeightsCorrupt.
     """
     centre = load_centre(resolved.weight_set) if centred else None
-    network = load_network(resolved, runtime, precision)
-    if isinstance(network, OpenVinoNetwork):  # takes and gives float32, whatever it computes in
-        used, dtype = network.precision, torch.float32
-    else:
-        used = FLOAT32 if runtime is not None else precision or FLOAT32
-        dtype = getattr(torch, used)
-    embedder = Embedder(resolved.weight_set, network, device, centre, dtype)
+    network, used, dtype = None, FLOAT32, torch.float32
+    if runtime is not None:
+        size = resolved.weight_set.input_size
+        source = TorchSource(resolved.name, resolved.sha256, (3, size, size), lambda: load_torch_network(resolved))
+        network = load_openvino(source, runtime, precision or FLOAT32)
+        if network is not None:  # takes and gives float32, whatever it computes in
+            used = network.precision
+    elif precision is not None:
+        used, dtype = precision, getattr(torch, precision)
+    embedder = Embedder(resolved.weight_set, network or load_torch_network(resolved), device, centre, dtype)
     if precision is not None:
         embedder.backend += f" in {used}"
     return embedder

@@ -137,9 +137,9 @@ class LocalEngine:
                 yield _once_read(first)
         yield from map(_once_read, ahead)
 
-    def _fetch(self, address: str) -> tuple[bytes, FileState | None]:
+    def _fetch(self, file: str) -> tuple[bytes, FileState | None]:
         with self._times.stage(READ):
-            return read_with_state(address, self._settings.decode.max_bytes)
+            return read_with_state(file, self._settings.decode.max_bytes)
 
     def _read_ahead(self, items: Iterable[_Item], pool: ThreadPoolExecutor, budget: PixelBudget) -> Iterator[_Item]:
         """Items in order, a bounded number of them being decoded."""
@@ -181,15 +181,17 @@ class LocalEngine:
         return image
 
     def _read(self, item: _Item) -> bytes:
-        """The file's bytes. Where they are not those that the scan read, the item's hash becomes None."""
+        """The file's bytes. If they are not those that the scan read, the item's hash becomes None."""
         try:
             if item.data is not None:
                 (data, state), item.data = item.data.result(), None
             else:
-                with self._times.stage(READ):
-                    data, state = read_with_state(item.file, self._settings.decode.max_bytes)
-            if state != item.state and self._hash(data) != item.fields["sha256"]:
-                raise ImageChanged
+                data, state = self._fetch(item.file)
+            if state != item.state:
+                with self._times.stage(HASH):
+                    sha256 = hashlib.sha256(data).hexdigest()
+                if sha256 != item.fields["sha256"]:
+                    raise ImageChanged
         except (ImageMissing, ImageIsFolder, ImageUnreadable, ImageChanged):
             item.fields["sha256"] = None
             raise
@@ -197,10 +199,6 @@ class LocalEngine:
             item.fields["sha256"] = None
             raise ImageUnreadable(detail="there is not enough memory to read it") from exc
         return data
-
-    def _hash(self, data: bytes) -> str:
-        with self._times.stage(HASH):
-            return hashlib.sha256(data).hexdigest()
 
     def _batches(self, items: Iterable[_Item], budget: PixelBudget) -> Iterator[list[_Item]]:
         """Items up to the batch limits or the end of a shard."""
@@ -263,13 +261,10 @@ class LocalEngine:
             return [*over_threads(encode_reference_image, found.pictures)]
 
     def _table(self, items: list[_Item]) -> pa.Table:
-        columns = {
-            name: pa.array([item.fields[name] for item in items], self._schema.field(name).type)
-            for name in self._schema.names
-            if name != "faces"
-        }
-        columns["faces"] = _nested(items, self._schema.field("faces").type)
-        return pa.table(columns, schema=self._schema)
+        faces = self._schema.field("faces")
+        plain = pa.schema([field for field in self._schema if field != faces])
+        table = pa.Table.from_pylist([item.fields for item in items], plain)
+        return table.append_column(faces, _nested(items, faces.type))
 
 
 def _once_read(item: _Item) -> _Item:

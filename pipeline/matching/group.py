@@ -8,7 +8,7 @@ on the block's own small matrix. Exact scores make every decision, so the block 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 import torch
@@ -16,11 +16,9 @@ import torch
 from pipeline.errors import UsageError
 from pipeline.matching.error_bound import ProductFilter
 from pipeline.matching.identical_images import ImageLookup
+from pipeline.matching.match import Matcher, Nearest
 from pipeline.matching.references import IndexView, ReferenceIndex, check_embeddings, with_room
 from pipeline.types import BoolArray, Decisions, DoubleArray, FaceBatch, FloatArray, IntArray
-
-if TYPE_CHECKING:
-    from pipeline.matching.match import Matcher
 
 MAX_BLOCK_FACES: Final = 8192
 
@@ -63,15 +61,6 @@ def _check_lengths(faces: FaceBatch) -> None:
 
 
 @dataclass(frozen=True)
-class _Earlier:
-    """The best match of each of m faces among the identities before its block; -1, NaN and -inf if none matches."""
-
-    positions: IntArray
-    distances: DoubleArray
-    ranks: DoubleArray
-
-
-@dataclass(frozen=True)
 class _Pairs:
     """Pairs of a block that may match: row r's partners are columns[starts[r] : starts[r + 1]], all before r."""
 
@@ -104,8 +93,8 @@ class _Grouping:
         """Decides the faces start .. end - 1, after all faces before them."""
         vectors = self._faces.embeddings[start:end]
         earlier = self._earlier(vectors)
-        pairs = self._pairs(vectors, self._faces.insertable[start:end] & (earlier.positions < 0))
-        positions, distances = earlier.positions.tolist(), earlier.distances.tolist()
+        pairs = self._pairs(vectors, self._faces.insertable[start:end] & (earlier.positions[:, 0] < 0))
+        positions, distances = earlier.positions[:, 0].tolist(), earlier.distances[:, 0].tolist()
         for row, face in enumerate(range(start, end)):
             position, distance = self._identical(face), 0.0
             if position is None:
@@ -133,15 +122,16 @@ class _Grouping:
         self._position[face], self._distance[face], self._inserted[face] = position, 0.0, True
         self._count += 1
 
-    def _earlier(self, vectors: FloatArray) -> _Earlier:
+    def _earlier(self, vectors: FloatArray) -> Nearest:
+        """The best match of each face among the identities before its block, one column."""
         stored = self._matcher.nearest(self._view, vectors, 1, matching=True)
         new = self._matcher.nearest(self._inserted_before, vectors, 1, matching=True)
         # The index is older than this batch, so it wins ties.
-        better = (new.ranks > stored.ranks)[:, 0]
-        return _Earlier(
-            np.where(better, len(self._view) + new.positions[:, 0], stored.positions[:, 0]),
-            np.where(better, new.distances[:, 0], stored.distances[:, 0]),
-            np.where(better, new.ranks[:, 0], stored.ranks[:, 0]),
+        better = new.ranks > stored.ranks
+        return Nearest(
+            np.where(better, len(self._view) + new.positions, stored.positions),
+            np.where(better, new.distances, stored.distances),
+            np.where(better, new.ranks, stored.ranks),
         )
 
     def _pairs(self, vectors: FloatArray, may_be_inserted: BoolArray) -> _Pairs:
@@ -160,9 +150,9 @@ class _Grouping:
         values = products[rows, columns].cpu().numpy().astype(np.float64)
         return _Pairs(starts.tolist(), partners[columns].cpu().numpy(), values)
 
-    def _within(self, row: int, start: int, earlier: _Earlier, pairs: _Pairs) -> tuple[int, float]:
+    def _within(self, row: int, start: int, earlier: Nearest, pairs: _Pairs) -> tuple[int, float]:
         """The best match of a face among the earlier identities and those inserted in its block before it."""
-        before_block = int(earlier.positions[row]), float(earlier.distances[row])
+        before_block = int(earlier.positions[row, 0]), float(earlier.distances[row, 0])
         part = slice(pairs.starts[row], pairs.starts[row + 1])
         columns, products = pairs.columns[part], pairs.products[part]
         inserted = self._inserted[start + columns]
@@ -175,7 +165,7 @@ class _Grouping:
         distances = self._matcher.distances(face, embeddings)
         ranks = self._matcher.ranks(distances)
         best = int(ranks.argmax())  # the first of equals: the earliest
-        if ranks[best] <= earlier.ranks[row] or not self._matcher.matches(distances[best : best + 1])[0]:
+        if ranks[best] <= earlier.ranks[row, 0] or not self._matcher.matches(distances[best : best + 1])[0]:
             return before_block
         return int(self._position[start + columns[best]]), float(distances[best])
 

@@ -18,27 +18,23 @@ So s lies in [low, high] = ab (c.h) -+ (W + SLACK). If k live rows have low >= t
 row with high < min(t, 1) - TIES ranks strictly below k others (points 2 and 3 of `error_bound`), unless that limit is
 -1 or less. All others are candidates: float32 products and then exact scores decide among them, as in any search.
 
-The scan is a compiled loop over ranges of rows, without the interpreter's lock, on threads of this module: any number
-of threads may search at once. It needs numba. Without it, or where too many candidates remain for a gain, the caller
-searches the float32 vectors instead.
+The scan is a compiled loop over ranges of rows, without the interpreter's lock: any number of threads may search at
+once. It needs numba. Without it, or if too many candidates remain for a gain, the caller searches the float32 vectors
+instead.
 """
 
 from __future__ import annotations
 
-import functools
-import os
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import pairwise
 from types import ModuleType
-from typing import Final
+from typing import Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from pipeline.matching.error_bound import ROUNDING
+from pipeline.runtime.optional_numba import if_compiled
+from pipeline.runtime.threads import even_parts, over_threads
 from pipeline.types import DoubleArray, FloatArray, IntArray
 
 MAX_DIMENSIONS: Final = 2**20  # of point 3
@@ -51,28 +47,23 @@ _SHARE: Final = 8
 _LEAST_ROOM: Final = 1024
 # Codes worth a thread of their own: half a millisecond, ten times the cost of handing them over.
 _PART_CODES: Final = 2**24
+_Scalar = TypeVar("_Scalar", bound=np.generic)
 
 
-def available() -> bool:
-    """Whether numba works with this Python and NumPy. Compiles as `prepare` does."""
-    try:
-        _kernels()
-    except (ImportError, OSError):
-        return False
-    return True
-
-
-def prepare() -> None:
-    """Compiles the loops, or loads what an earlier process compiled, so that no search waits for it: about two seconds
-    the first time on a machine, then half a second, most of it numba's own start. Does nothing without numba."""
-    available()
-
-
-@functools.cache
-def _kernels() -> ModuleType:
+@if_compiled
+def load_kernels() -> ModuleType:
+    """The loops of this filter: about two seconds the first time on a machine, then half a second, most of it numba's
+    own start."""
     from pipeline.matching import int8_kernels
 
     return int8_kernels
+
+
+def grown(array: npt.NDArray[_Scalar], capacity: int, length: int) -> npt.NDArray[_Scalar]:
+    """A copy of the first `length` rows with room for `capacity`."""
+    copy = np.empty((capacity, *array.shape[1:]), dtype=array.dtype)
+    copy[:length] = array[:length]
+    return copy
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,16 +85,15 @@ class Codes:
 
     def grown(self, capacity: int, length: int) -> Codes:
         """A copy of the first `length` rows with room for `capacity`."""
-        grown = Codes.empty(capacity, self.codes.shape[1])
-        grown.codes[:length] = self.codes[:length]
-        grown.scales[:length] = self.scales[:length]
-        grown.errors[:length] = self.errors[:length]
-        return grown
+        codes, scales, errors = self.codes, self.scales, self.errors
+        return Codes(grown(codes, capacity, length), grown(scales, capacity, length), grown(errors, capacity, length))
 
     def put(self, start: int, vectors: FloatArray) -> None:
         """Fills rows from `start` on with `vectors` [m, d], finite and not zero."""
+        from pipeline.matching import int8_kernels
+
         part = self[start : start + len(vectors)]
-        _kernels().quantize(np.ascontiguousarray(vectors), part.codes, part.scales, part.errors)
+        int8_kernels.quantize(np.ascontiguousarray(vectors), part.codes, part.scales, part.errors)
 
 
 @dataclass(frozen=True)
@@ -136,9 +126,8 @@ def candidates(
     below `floor` need not be among them. None where there are so many candidates that the filter is no gain.
     """
     coded = _quantized(queries, max_norm)
-    scans = _over_parts(
-        lambda rows: _scan(codes, dead, rows, coded, k, ties, floor), len(codes.scales), codes.codes.size
-    )
+    parts = even_parts(len(codes.scales), codes.codes.size // _PART_CODES)
+    scans = over_threads(lambda rows: _scan(codes, dead, rows, coded, k, ties, floor), parts)
     if not all(scan.complete for scan in scans):
         return None
     return [_merged(scans, row, k, ties, floor) for row in range(len(queries))]
@@ -154,12 +143,14 @@ def _quantized(queries: FloatArray, max_norm: float) -> _Queries:
     return _Queries(rounded.astype(np.int16), units, slopes, errors * max_norm * _MEASURED + _SLACK)
 
 
-def _scan(codes: Codes, dead: IntArray, rows: range, queries: _Queries, k: int, ties: float, floor: float) -> _Scan:
+def _scan(codes: Codes, dead: IntArray, rows: slice, queries: _Queries, k: int, ties: float, floor: float) -> _Scan:
+    from pipeline.matching import int8_kernels
+
     count = len(queries.codes)
-    room = count, max(_LEAST_ROOM, len(rows) // _SHARE)
+    room = count, max(_LEAST_ROOM, (rows.stop - rows.start) // _SHARE)
     lows, counts = np.full((count, k), -np.inf), np.zeros(count, dtype=np.int64)
     kept, highs = np.empty(room, dtype=np.int64), np.empty(room)
-    complete = _kernels().scan(
+    complete = int8_kernels.scan(
         codes.codes, codes.scales, codes.errors, rows.start, rows.stop, dead,
         queries.codes, queries.units, queries.slopes, queries.offsets,
         ties, _LEAST, floor, lows, kept, highs, counts,
@@ -175,23 +166,3 @@ def _merged(scans: list[_Scan], row: int, k: int, ties: float, floor: float) -> 
     level = min(np.partition(lows, len(lows) - k)[len(lows) - k], 1.0) - ties
     kept: IntArray = rows[highs >= (max(level, floor) if level > _LEAST else floor)]
     return kept
-
-
-def _over_parts(scan: Callable[[range], _Scan], rows: int, codes: int) -> list[_Scan]:
-    """Scans all rows: few in one call in this thread, many in ranges on the pool."""
-    workers, executor = _pool()
-    parts = max(1, min(workers, codes // _PART_CODES))
-    bounds = [rows * part // parts for part in range(parts + 1)]
-    ranges = [range(start, stop) for start, stop in pairwise(bounds)]
-    return [scan(ranges[0])] if parts == 1 else list(executor.map(scan, ranges))
-
-
-@functools.cache
-def _pool() -> tuple[int, ThreadPoolExecutor]:
-    """As many threads as torch uses, for all searches of the process: more would only wait for a core."""
-    workers = max(1, torch.get_num_threads())
-    return workers, ThreadPoolExecutor(workers, thread_name_prefix="search")
-
-
-# A forked child has none of the threads and would wait for them for ever.
-os.register_at_fork(after_in_child=_pool.cache_clear)

@@ -8,9 +8,9 @@ identical-image rule comes before any search: `IndexView.find_identical`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import torch
@@ -112,18 +112,23 @@ class Matcher:
         return nearest
 
     def _scan(self, view: IndexView, queries: FloatArray, shortlist: Shortlist) -> None:
-        def score(rows: IntArray, positions: IntArray) -> tuple[DoubleArray, IntArray]:
-            distances = self._pair_distances(queries, view, rows, positions)
-            return distances, view.order[positions]
+        if not self._offer_few(view, queries, shortlist):
+            for offset, products in _products(view, queries):
+                shortlist.add(offset, products)
+                if shortlist.count >= _PENDING:
+                    self._score(view, queries, shortlist)
+        self._score(view, queries, shortlist)
 
-        if self._offer_few(view, queries, shortlist):
-            shortlist.settle(score, self.ranks)
+    def _score(self, view: IndexView, queries: FloatArray, shortlist: Shortlist) -> None:
+        """Scores the candidates that are pending."""
+        if not shortlist.count:
             return
-        for offset, products in _products(view, queries):
-            shortlist.add(offset, products)
-            if shortlist.full:
-                shortlist.settle(score, self.ranks)
-        shortlist.settle(score, self.ranks)
+        rows, positions = shortlist.take()
+        distances = np.empty(len(rows))
+        for start in range(0, len(rows), _PAIRS):
+            part = slice(start, start + _PAIRS)
+            distances[part] = self.distances(queries[rows[part]], view.host_vectors[positions[part]])
+        shortlist.keep(Scored(rows, positions, view.order[positions], distances, self.ranks(distances)))
 
     def _offer_few(self, view: IndexView, queries: FloatArray, shortlist: Shortlist) -> bool:
         """Offers what the int8 copy cannot exclude. False: the copy is no gain here, and nothing was offered."""
@@ -137,17 +142,10 @@ class Matcher:
 
     def _fill(self, nearest: Nearest, rows: slice, best: Scored, matching: bool) -> None:
         keep = self.matches(best.distances) if matching else slice(None)
-        where = best.rows[keep] + rows.start, best.columns[keep]
+        where = best.rows[keep] + rows.start, best.columns()[keep]
         nearest.positions[where] = best.positions[keep]
         nearest.distances[where] = best.distances[keep]
         nearest.ranks[where] = best.ranks[keep]
-
-    def _pair_distances(self, queries: FloatArray, view: IndexView, rows: IntArray, positions: IntArray) -> DoubleArray:
-        distances = np.empty(len(rows))
-        for start in range(0, len(rows), _PAIRS):
-            part = slice(start, start + _PAIRS)
-            distances[part] = self.distances(queries[rows[part]], view.host_vectors[positions[part]])
-        return distances
 
 
 def _products(view: IndexView, queries: FloatArray) -> Iterator[tuple[int, torch.Tensor]]:
@@ -176,16 +174,18 @@ def _gathered_products(view: IndexView, query: FloatArray, positions: IntArray) 
     return products
 
 
-@dataclass(frozen=True)
-class Scored:
-    """Candidates with their exact distance, sorted by row and, within a row, best first."""
+class Scored(NamedTuple):
+    """Candidates with their exact distance."""
 
     rows: IntArray  # [c] the query
     positions: IntArray  # [c] the reference
     orders: IntArray  # [c] its order number
     distances: DoubleArray  # [c] contract distance
     ranks: DoubleArray  # [c] higher is better
-    columns: IntArray  # [c] place in its row: 0 is the best
+
+    def columns(self) -> IntArray:
+        """The place of each in its row, if they are sorted by row: [c], from 0."""
+        return np.arange(len(self.rows)) - np.searchsorted(self.rows, self.rows)
 
 
 class Shortlist:
@@ -193,22 +193,18 @@ class Shortlist:
 
     `add` looks at the largest product of each cell of references first, so that cells which cannot enter cost no more.
     It keeps candidates that `products.cut` cannot exclude and that are not below `floor`; products of -inf are no
-    candidates. `settle` scores the candidates.
+    candidates. The caller scores what it can `take`, and gives it back to `keep`.
     """
 
     def __init__(self, rows: int, k: int, products: ProductFilter, floor: float) -> None:
-        self.best = Scored(*(np.empty(0, dtype=t) for t in (np.int64, np.int64, np.int64, float, float, np.int64)))
+        # Sorted by row and, within a row, best first.
+        self.best = Scored._make(np.empty(0, dtype=t) for t in (np.int64, np.int64, np.int64, float, float))
         self.k = k
         self.products = products
         self.floor = max(floor, float(np.finfo(np.float32).min))
         self._top = np.full((rows, k), -np.inf, dtype=np.float32)  # each row's k largest maxima so far
         self._pending: list[tuple[IntArray, IntArray, FloatArray]] = []
-        self._count = 0
-
-    @property
-    def full(self) -> bool:
-        """Whether so many candidates are pending that they should be settled now."""
-        return self._count >= _PENDING
+        self.count = 0  # of the pending candidates
 
     def add(self, offset: int, products: torch.Tensor) -> None:
         """Takes the float32 products [rows, c] of the references at positions offset .. offset + c - 1."""
@@ -225,7 +221,7 @@ class Shortlist:
         both = np.concatenate([self._top[row], products])
         self._top[row] = np.partition(both, len(both) - self.k)[-self.k :]
         self._pending.append((np.full(len(positions), row), positions, products))
-        self._count += len(positions)
+        self.count += len(positions)
 
     def _add_cells(self, offset: int, cells: torch.Tensor) -> None:
         """Takes products [rows, n, width]; looks only into cells whose largest product may enter."""
@@ -242,7 +238,7 @@ class Shortlist:
         values = chosen[kept, place].cpu().numpy()
         kept_cells = kept.cpu().numpy()
         self._pending.append((row[kept_cells], offset + cell[kept_cells] * width + place.cpu().numpy(), values))
-        self._count += len(values)
+        self.count += len(values)
 
     def _raise_top(self, highest: torch.Tensor) -> None:
         """Takes the maxima [rows, n] of disjoint sets of candidates: at least k products reach the k-th largest."""
@@ -255,34 +251,17 @@ class Shortlist:
         kth = self._top.min(axis=1).astype(np.float64)
         return np.maximum(self.products.cut(kth), self.floor).astype(np.float32)
 
-    def settle(
-        self,
-        score: Callable[[IntArray, IntArray], tuple[DoubleArray, IntArray]],
-        rank: Callable[[DoubleArray], DoubleArray],
-    ) -> None:
-        """Scores pending candidates that are not excluded by now, and keeps the best k of each row in `best`.
-
-        `score` gives distances and order numbers of (rows, positions), `rank` the order of distances.
-        """
-        if not self._pending:
-            return
+    def take(self) -> tuple[IntArray, IntArray]:
+        """Rows and positions of the pending candidates that are not excluded by now; none is pending any more."""
         rows, positions, values = (np.concatenate(parts) for parts in zip(*self._pending, strict=True))
-        self._pending, self._count = [], 0
+        self._pending, self.count = [], 0
         keep = values >= self._cuts()[rows]
-        rows, positions = rows[keep], positions[keep]
-        distances, orders = score(rows, positions)
-        self._merge(rows, positions, orders, distances, rank(distances))
+        return rows[keep], positions[keep]
 
-    def _merge(
-        self, rows: IntArray, positions: IntArray, orders: IntArray, distances: DoubleArray, ranks: DoubleArray
-    ) -> None:
-        old = self.best
-        rows = np.concatenate([old.rows, rows])
-        positions = np.concatenate([old.positions, positions])
-        orders = np.concatenate([old.orders, orders])
-        distances = np.concatenate([old.distances, distances])
-        ranks = np.concatenate([old.ranks, ranks])
-        sort = np.lexsort((positions, orders, -ranks, rows))
-        columns = np.arange(len(sort)) - np.searchsorted(rows[sort], rows[sort])
-        sort, columns = sort[columns < self.k], columns[columns < self.k]
-        self.best = Scored(rows[sort], positions[sort], orders[sort], distances[sort], ranks[sort], columns)
+    def keep(self, scored: Scored) -> None:
+        """Takes candidates with their scores, and keeps the best k of each row."""
+        both = Scored._make(np.concatenate(pair) for pair in zip(self.best, scored, strict=True))
+        sort = np.lexsort((both.positions, both.orders, -both.ranks, both.rows))
+        ranked = Scored._make(column[sort] for column in both)
+        first = ranked.columns() < self.k
+        self.best = Scored._make(column[first] for column in ranked)

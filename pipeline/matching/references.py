@@ -12,12 +12,11 @@ from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from pipeline.errors import EmbeddingInvalid, UsageError
 from pipeline.matching.identical_images import ImageLookup
-from pipeline.matching.int8_filter import MAX_DIMENSIONS, Codes, available
+from pipeline.matching.int8_filter import MAX_DIMENSIONS, Codes, grown, load_kernels
 from pipeline.runtime.device import finish, lack_of_memory, own_stream
 from pipeline.types import FloatArray, IntArray
 
@@ -29,7 +28,6 @@ _HOST: Final = torch.device("cpu")
 _told: set[torch.device] = set()  # devices of which a warning said that they are too small for a search
 _log = logging.getLogger(__name__)
 _Answer = TypeVar("_Answer")
-_Scalar = TypeVar("_Scalar", bound=np.generic)
 
 
 def with_room(work: Callable[[IndexView], _Answer], view: IndexView) -> _Answer:
@@ -150,7 +148,7 @@ class ReferenceIndex:
         self._host = np.empty((0, embedding_size), dtype=np.float32)
         self._vectors = self._on_device(0)
         self._quantized = quantized
-        worth = quantized and self.device.type == "cpu" and embedding_size <= MAX_DIMENSIONS and available()
+        worth = quantized and embedding_size <= MAX_DIMENSIONS and load_kernels(self.device) is not None
         self._codes = Codes.empty(0, embedding_size) if worth else None
         self._view = self._snapshot(0, 0.0, np.empty(0, dtype=np.int64))
 
@@ -256,8 +254,8 @@ class ReferenceIndex:
             return
         # A little more than needed, so that the first insertion after a load does not copy everything.
         capacity = max(needed + needed // 8, 2 * len(self._host), _FIRST_CAPACITY)
-        self._host = _grown(self._host, capacity, length)
-        self._order = _grown(self._order, capacity, length)
+        self._host = grown(self._host, capacity, length)
+        self._order = grown(self._order, capacity, length)
         self._vectors = self._on_device(length)
         if self._codes is not None:
             self._codes = self._codes.grown(capacity, length)
@@ -287,12 +285,6 @@ def _with_dead(view: IndexView, positions: IntArray) -> IntArray:
     if len(new) != len(positions) or not in_range or np.isin(new, view.dead).any():
         raise UsageError(message=f"Only references that are there can be removed, each once: not {positions}.")
     return np.insert(view.dead, np.searchsorted(view.dead, new), new)
-
-
-def _grown(array: npt.NDArray[_Scalar], capacity: int, length: int) -> npt.NDArray[_Scalar]:
-    grown = np.empty((capacity, *array.shape[1:]), dtype=array.dtype)
-    grown[:length] = array[:length]
-    return grown
 
 
 def check_embeddings(vectors: FloatArray, size: int) -> float:

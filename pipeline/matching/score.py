@@ -60,18 +60,12 @@ def exact_dots(a: FloatArray, b: FloatArray) -> DoubleArray:
     return total + 0.0  # negative zeros alone add up to -0.0 here and to 0.0 in the loop
 
 
-@overload
-def contract_distance(dots: float, calibration: Calibration) -> float: ...
-@overload
-def contract_distance(dots: DoubleArray, calibration: Calibration) -> DoubleArray: ...
-def contract_distance(dots: float | DoubleArray, calibration: Calibration) -> float | DoubleArray:
-    """Contract distances d in [0, 2], float64 of the shape of `dots` (a float for a float)."""
-    values = np.asarray(dots, dtype=np.float64)
-    half_raw = np.sqrt(np.maximum(2.0 - 2.0 * values, 0.0)) / 2.0
+def contract_distance(dots: DoubleArray, calibration: Calibration) -> DoubleArray:
+    """Contract distances d in [0, 2], float64 of the shape of `dots`."""
+    half_raw = np.sqrt(np.maximum(2.0 - 2.0 * np.asarray(dots, dtype=np.float64), 0.0)) / 2.0
     # numpy's vectorised power takes different code paths for different lengths and strides; math.pow has one.
     powers = [math.pow(x, calibration.exponent) for x in half_raw.ravel().tolist()]
-    distances = np.minimum(2.0 * np.array(powers, dtype=np.float64).reshape(values.shape), MAX_DISTANCE)
-    return float(distances) if np.ndim(dots) == 0 else distances
+    return np.minimum(2.0 * np.array(powers, dtype=np.float64).reshape(half_raw.shape), MAX_DISTANCE)
 
 
 def score_denominator(threshold: float) -> float:

@@ -177,20 +177,15 @@ def _model(source: TorchSource, runtime: OpenVino) -> Any:
             if (data := _read(path, claims)) is not None:  # another process made it meanwhile
                 return _unpack(data)
             converted = _convert(source, runtime)
-            _write(path, {**claims, **converted.facts}, converted.model)
+            _write(path, {**claims, **converted[1]}, converted[0])
     except CacheUnwritable:
         converted = converted or _convert(source, runtime)
-    return converted.model
+    return converted[0]
 
 
-@dataclass(frozen=True)
-class _Converted:
-    model: Any  # OpenVINO's; None where torch has to run the network
-    facts: dict[str, str]
-
-
-def _convert(source: TorchSource, runtime: OpenVino) -> _Converted:
-    """The network converted and compared with torch's. Raises what `source.build` raises."""
+def _convert(source: TorchSource, runtime: OpenVino) -> tuple[Any, dict[str, str]]:
+    """The network converted, None if torch has to run it, and how near it is to torch's, or what the problem is. Raises
+    what `source.build` raises."""
     network = source.build()
     try:
         with warnings.catch_warnings():  # torch.jit, which OpenVINO uses, is deprecated
@@ -200,8 +195,8 @@ def _convert(source: TorchSource, runtime: OpenVino) -> _Converted:
         cosine, difference = compare(network, OpenVinoNetwork(model, runtime), source.shape)
     except Exception as exc:  # noqa: BLE001 - OpenVINO raises many kinds for a network or a torch that it does not know
         _log.warning("%s stays in torch: OpenVINO could not convert it faithfully (%s)", source.name, exc)
-        return _Converted(None, {"problem": str(exc)[:500]})
-    return _Converted(model, {"cosine": f"{cosine:.9f}", "max_difference": f"{difference:.3g}"})
+        return None, {"problem": str(exc)[:500]}
+    return model, {"cosine": f"{cosine:.9f}", "max_difference": f"{difference:.3g}"}
 
 
 @torch.inference_mode()

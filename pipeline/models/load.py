@@ -10,29 +10,17 @@ from collections.abc import Mapping
 import torch
 from torch import nn
 
-from pipeline.config import FLOAT32
 from pipeline.errors import WeightsCorrupt
 from pipeline.models.architectures import ARCHITECTURES
-from pipeline.models.backend import OpenVino, TorchSource, load_openvino
 from pipeline.models.files.converted import read_converted
 from pipeline.models.weights import ResolvedWeights, read_weights
 
 
-def load_network(resolved: ResolvedWeights, runtime: OpenVino | None = None, precision: str | None = None) -> nn.Module:
-    """The network of `resolved` on the CPU (see `Architecture`), in OpenVINO if there is a `runtime`, which then
-    computes in `precision`; else in torch, in float32.
+def load_torch_network(resolved: ResolvedWeights) -> nn.Module:
+    """The network of `resolved` in torch, on the CPU, in float32 (see `Architecture`).
 
     Raises WeightsMissing or WeightsCorrupt.
     """
-    if runtime is None:
-        return load_torch_network(resolved)
-    size = resolved.weight_set.input_size
-    source = TorchSource(resolved.name, resolved.sha256, (3, size, size), lambda: load_torch_network(resolved))
-    return load_openvino(source, runtime, precision or FLOAT32) or load_torch_network(resolved)
-
-
-def load_torch_network(resolved: ResolvedWeights) -> nn.Module:
-    """The network of `resolved` in torch, on the CPU. Raises WeightsMissing or WeightsCorrupt."""
     tensors = read_converted(resolved.path) if resolved.path.suffix == ".safetensors" else _read_state_dict(resolved)
     try:
         return ARCHITECTURES[resolved.weight_set.architecture].build(tensors)

@@ -36,7 +36,7 @@ class Preprocessing:
     """The network's input: a face cut out as `alignment` says, each RGB value x in [0, 255] as (x - mean) * scale.
 
     `centre_sha256`: of the file with the mean embedding that is subtracted from the network's output
-    (`models/centre.py`); None: nothing is subtracted.
+    (`weights.load_centre`); None: nothing is subtracted.
     """
 
     mean: float

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,25 +11,16 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-from pipeline.errors import UnknownWeights, WeightsCorrupt, WeightsMissing
-from pipeline.models.centre import load_centre
-from pipeline.models.files.cache import cache_folder, exclusive, sha256_of
-from pipeline.models.registry import CASIA_WEBFACE, DETECTOR, EMBEDDERS, REGISTRY, VGGFACE2, WeightSet, weight_set
+import numpy as np
 
-__all__ = [
-    "AUTO",
-    "REGISTRY",
-    "ResolvedWeights",
-    "WeightSet",
-    "cache_folder",
-    "cached_file",
-    "detector_files",
-    "resolve",
-    "verify",
-    "weight_set",
-]
+from pipeline.errors import UnknownWeights, WeightsCorrupt, WeightsMissing
+from pipeline.models.files.cache import cache_folder as cache_folder
+from pipeline.models.files.cache import exclusive, sha256_of
+from pipeline.models.registry import CASIA_WEBFACE, DETECTOR, EMBEDDERS, VGGFACE2, WeightSet, weight_set
+from pipeline.types import FloatArray
 
 AUTO: Final = "auto"
+CENTRES: Final = Path(__file__).parent / "centres"
 
 
 @dataclass(frozen=True)
@@ -173,6 +165,36 @@ def verify(name: str, cache: Path) -> list[Path]:
         if not converted:
             raise
         return converted
+
+
+def centre_file(weights: WeightSet) -> Path:
+    """Where the centre of these weights lies, if they have one (`load_centre`)."""
+    return CENTRES / f"{weights.name}.npy"
+
+
+def load_centre(weights: WeightSet) -> FloatArray | None:
+    """The mean [d] float32 of many embeddings of norm 1, which is subtracted from centred embeddings; None for weights
+    that have none.
+
+    A network trained on one kind of photo has a mean away from zero on another. All faces share it, so it tells nothing
+    about whom they show. Subtracting it and scaling to norm 1 again is the first step of every whitening (Jégou and
+    Chum 2012, "Negative evidences and co-occurences in image retrieval"). docs/accuracy.md has what it gains;
+    scripts/bench/fit_centre.py makes the files. Raises WeightsCorrupt if the file is not the one that the registry
+    names.
+    """
+    expected = weights.preprocessing.centre_sha256
+    if expected is None:
+        return None
+    file = centre_file(weights)
+    data = file.read_bytes() if file.exists() else b""
+    if hashlib.sha256(data).hexdigest() != expected:
+        raise WeightsCorrupt(
+            path=file,
+            detail="its SHA-256 is not the registry's",
+            cure="Install facepipe again: the file is part of it.",
+        )
+    centre: FloatArray = np.load(io.BytesIO(data), allow_pickle=False)
+    return centre
 
 
 def known_hashes(row: WeightSet, cache: Path | None) -> set[str]:

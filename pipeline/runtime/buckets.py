@@ -11,7 +11,7 @@ import errno
 import os
 import re
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import lru_cache
@@ -93,58 +93,40 @@ def list_objects(prefix: str) -> Iterator[StoredObject]:
     bucket, key = _split(prefix)
     with _named(prefix, listing=True):
         pages = iter(_opened(bucket).list(key.strip("/") or None, chunk_size=_PER_LISTING))
-    while True:
-        with _named(prefix, listing=True):
-            page = next(pages, None)
-        if page is None:
-            return
+    for page in _each(pages, prefix, listing=True):
         yield from (_described(bucket, meta) for meta in page)
 
 
 def describe(address: str) -> StoredObject:
-    """The object, by one request. Raises as `read`."""
+    """The object, by one request. Raises as `open_object`."""
     bucket, key = _split(address)
     with _named(address):
         return _described(bucket, _opened(bucket).head(_object_key(key)))
 
 
-def read(address: str, check_bytes: Callable[[int], None] = lambda _: None) -> tuple[bytes, StoredObject]:
-    """The bytes of an object, and what the bucket says of them; `check_bytes` gets their number before they are read.
+def read(address: str) -> tuple[bytes, StoredObject]:
+    """The bytes of an object, and what the bucket says of it. Raises as `open_object`."""
+    found, pieces = open_object(address)
+    return b"".join(pieces), found
 
-    Raises FileNotFoundError, PermissionError, OSError for a key that no path can be, BucketFailed, UsageError.
+
+def open_object(address: str) -> tuple[StoredObject, Iterator[bytes]]:
+    """What the bucket says of an object, and its bytes in pieces of about 1 MiB, each read when it is taken.
+
+    Both raise FileNotFoundError, PermissionError, OSError for a key that no path can be, BucketFailed, UsageError.
     """
-    data, pieces = bytearray(), read_pieces(address, check_bytes)
-    while True:
-        try:
-            data += next(pieces)
-        except StopIteration as end:
-            return bytes(data), end.value
-
-
-def read_pieces(
-    address: str, check_bytes: Callable[[int], None] = lambda _: None
-) -> Generator[bytes, None, StoredObject]:
-    """The same in pieces of about 1 MiB; returns what the bucket says of the object."""
     bucket, key = _split(address)
     with _named(address):
         answer = _opened(bucket).get(_object_key(key))
-    found = _described(bucket, answer.meta)
-    check_bytes(found.bytes)
-    with _named(address):
         pieces = iter(answer.stream(min_chunk_size=_PIECE_BYTES))
-    while True:
-        with _named(address):
-            piece = next(pieces, None)
-        if piece is None:
-            return found
-        yield bytes(piece)
+    return _described(bucket, answer.meta), map(bytes, _each(pieces, address))
 
 
 def create(address: str, data: bytes) -> bool:
     """Writes an object unless there is one: False. Of several writers of different bytes exactly one gets True.
 
     Where an answer is lost on the way, the object that is there then is ours if it has our bytes: writers of the same
-    bytes may all get True. Raises as `read`, and then the object may be there or not.
+    bytes may all get True. Raises as `open_object`, and then the object may be there or not.
     """
     from obstore.exceptions import AlreadyExistsError
 
@@ -163,7 +145,7 @@ def create(address: str, data: bytes) -> bool:
 
 
 def remove(address: str) -> None:
-    """Removes an object, if there is one. Raises as `read`."""
+    """Removes an object, if there is one. Raises as `open_object`."""
     bucket, key = _split(address)
     for left in _tries():
         try:
@@ -260,6 +242,16 @@ def _named(address: str, *, listing: bool = False) -> Iterator[None]:
         if whole and isinstance(exc, (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError)):
             raise PermissionError(errno.EACCES, "the bucket denies access") from exc
         raise BucketFailed(bucket=address, detail=_reason(exc)) from exc
+
+
+def _each(items: Iterator[Any], address: str, *, listing: bool = False) -> Iterator[Any]:
+    """What obstore gives one after the other, its errors as ours."""
+    while True:
+        with _named(address, listing=listing):
+            item = next(items, None)
+        if item is None:
+            return
+        yield item
 
 
 def _reason(exc: Exception) -> str:

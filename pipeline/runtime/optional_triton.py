@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import functools
 import logging
-import threading
 from collections.abc import Callable
 from types import ModuleType
 from typing import TYPE_CHECKING, Final, TypeAlias
@@ -27,18 +27,7 @@ def if_checked(load: Callable[[], tuple[ModuleType, SelfCheck]]) -> Callable[[to
     They are None on a CPU. On CUDA they are compared with torch when a device first asks for them; without Triton, or
     where they differ, they are None, the log says why, and torch does the same more slowly. Raises DeviceFailed.
     """
-    found: dict[torch.device, ModuleType | None] = {}
-    lock = threading.Lock()
-
-    def kernels(device: torch.device) -> ModuleType | None:
-        if device.type != "cuda":
-            return None
-        with lock:
-            if device not in found:
-                found[device] = _checked(load, device)
-            return found[device]
-
-    return kernels
+    return functools.cache(lambda device: _checked(load, device) if device.type == "cuda" else None)
 
 
 def outcomes(device: torch.device) -> dict[str, str | None]:

@@ -60,7 +60,15 @@ def over_threads(do: Callable[[Item], Result], items: Sequence[Item]) -> list[Re
 def parts(count: int) -> list[slice]:
     """`count` items in a few parts for every thread, so that none waits long for a slow one."""
     threads = torch_threads()
-    number = 1 if threads == 1 else min(count, 4 * threads)
+    return _split(count, 1 if threads == 1 else min(count, 4 * threads))
+
+
+def even_parts(count: int, most: int) -> list[slice]:
+    """`count` items in a part for every thread, but in no more than `most` parts."""
+    return _split(count, max(1, min(torch_threads(), most)))
+
+
+def _split(count: int, number: int) -> list[slice]:
     bounds = [count * part // number for part in range(number + 1)] if number else []
     return [slice(start, end) for start, end in pairwise(bounds)]
 

@@ -18,8 +18,8 @@ from pathlib import Path
 import numpy as np
 from lfw import people_of, read_protocol, read_store
 
-from pipeline.models.centre import centre_file
 from pipeline.models.registry import weight_set
+from pipeline.models.weights import centre_file
 
 DECIMALS = 4
 

@@ -146,7 +146,7 @@ def test_alone_waits_for_all_and_holds_newcomers_back() -> None:
         pass
     threads[1].start()
     assert waits.wait(30)
-    while not memory._waiting_alone:
+    while not memory._door.locked():
         pass
     threads[2].start()
     threads[2].join(0.2)

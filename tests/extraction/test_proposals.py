@@ -17,7 +17,7 @@ from torch.nn.functional import interpolate
 from pipeline.extraction.detection import proposals
 from pipeline.extraction.detection.cascade import load_kernels
 from pipeline.extraction.detection.networks import CanvasPNet, MtcnnNetworks, normalise
-from pipeline.extraction.detection.proposals import CanvasCells, Cells, CompiledCells
+from pipeline.extraction.detection.proposals import Cells, FindCells, cell_finder
 from pipeline.extraction.detection.pyramid import Level, pyramid
 from pipeline.extraction.images.batch import ImageBatch
 from pipeline.runtime.stage_times import NetworkCounts
@@ -33,11 +33,11 @@ def photos(hopper_path: Path, astronaut_path: Path) -> list[np.ndarray]:
     return [np.array(p.resize(size)) for p, size in zip([hopper, astronaut] * 3, sizes, strict=True)]
 
 
-def compiled_cells(pnet: CanvasPNet) -> CompiledCells:
+def compiled_cells(pnet: CanvasPNet) -> FindCells:
     kernels = load_kernels(CPU)
     if kernels is None:
         pytest.skip("numba is not installed")
-    return CompiledCells(pnet, kernels)
+    return cell_finder(pnet, kernels)
 
 
 def random_pnet(seed: int) -> CanvasPNet:
@@ -49,9 +49,7 @@ def random_pnet(seed: int) -> CanvasPNet:
     return pnet
 
 
-def find(
-    finder: CanvasCells | CompiledCells, images: Sequence[np.ndarray], pyramids: Sequence[Sequence[Level]], least: float
-) -> Cells:
+def find(finder: FindCells, images: Sequence[np.ndarray], pyramids: Sequence[Sequence[Level]], least: float) -> Cells:
     with torch.inference_mode():
         return finder(ImageBatch(images), pyramids, least, NetworkCounts())
 
@@ -65,7 +63,7 @@ def by_place(cells: Cells) -> dict[tuple[int, ...], np.ndarray]:
 
 
 def assert_as_alone(
-    finder: CanvasCells | CompiledCells, net: PNet, images: Sequence[np.ndarray], sizes: Sequence[tuple[int, int]]
+    finder: FindCells, net: PNet, images: Sequence[np.ndarray], sizes: Sequence[tuple[int, int]]
 ) -> None:
     """Each image has one level, of these sizes: its cells are those of the network `net` on the level alone."""
     cells = by_place(find(finder, images, [[Level(1.0, *size)] for size in sizes], 0.0))
@@ -93,7 +91,7 @@ def test_all_cells_equal_the_network_on_the_level_alone(
     rng, pnet = np.random.default_rng(0), random_pnet(1)
     images = [rng.integers(0, 256, (*sides, 3), dtype=np.uint8) for sides in ((33, 21), size, (19, 35))]
     sizes = [(33, 21), (max(size[0], 12), max(size[1], 12)), (19, 35)]
-    assert_as_alone(compiled_cells(pnet) if path == "compiled" else CanvasCells(pnet), pnet.net, images, sizes)
+    assert_as_alone(compiled_cells(pnet) if path == "compiled" else cell_finder(pnet, None), pnet.net, images, sizes)
 
 
 def test_rows_of_any_length_equal_the_network_on_the_level_alone() -> None:
@@ -107,7 +105,7 @@ def test_compiled_cells_equal_those_of_canvases(photos: list[np.ndarray], cpu_ne
     pnet = cpu_networks.pnet
     pyramids = [pyramid(*photo.shape[:2], 12, 0.709) for photo in photos]
     ours, theirs = (
-        by_place(find(finder, photos, pyramids, 0.6)) for finder in (compiled_cells(pnet), CanvasCells(pnet))
+        by_place(find(finder, photos, pyramids, 0.6)) for finder in (compiled_cells(pnet), cell_finder(pnet, None))
     )
     assert len(ours) > 500
     for place in ours.keys() ^ theirs.keys():  # only at the threshold

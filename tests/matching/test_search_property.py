@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from unittest.mock import patch
 
@@ -18,10 +17,10 @@ from pipeline.matching.calibration import Calibration
 from pipeline.matching.int8_filter import candidates
 from pipeline.matching.match import Matcher, Nearest
 from pipeline.matching.references import IndexView, ReferenceIndex
+from pipeline.runtime import threads
 from pipeline.types import FloatArray, IntArray
 from tests.matching.vectors import append, unit
 
-POOL = ThreadPoolExecutor(3)  # more than a machine of one core would get
 KINDS = ("random", "clustered", "copies", "near ties", "one large", "orthogonal")
 
 
@@ -128,7 +127,7 @@ def search(case: Case, view: IndexView) -> Nearest:
         patch.object(match, "QUERY_ROWS", case.chunk + 1),
         patch.object(match, "_PENDING", 2 * case.chunk),
         patch.object(int8_filter, "_PART_CODES", case.parts),
-        patch.object(int8_filter, "_pool", lambda: (3, POOL)),
+        patch.object(threads, "torch_threads", lambda: 3),
         patch.object(int8_filter, "_LEAST_ROOM", case.room),
     ):
         matcher = Matcher(Calibration(case.exponent), case.threshold)

@@ -15,10 +15,9 @@ from pipeline.extraction.embed import load_embedder
 from pipeline.jobs.models import load_extractor
 from pipeline.jobs.store_identity import make_identity
 from pipeline.jobs.store_settings import settings_of_store
-from pipeline.models import centre
-from pipeline.models.centre import centre_file, load_centre
+from pipeline.models import weights
 from pipeline.models.registry import CASIA_WEBFACE, EMBEDDERS, weight_set
-from pipeline.models.weights import resolve, verify
+from pipeline.models.weights import centre_file, load_centre, resolve, verify
 from pipeline.runtime.device import resolve_device
 
 CASIA = weight_set(CASIA_WEBFACE)
@@ -41,7 +40,7 @@ def test_a_centre_is_a_mean_of_vectors_of_norm_1(name: str) -> None:
 
 def test_a_centre_that_was_changed_or_is_missing_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = bytearray(centre_file(CASIA).read_bytes())
-    monkeypatch.setattr(centre, "CENTRES", tmp_path)
+    monkeypatch.setattr(weights, "CENTRES", tmp_path)
     with pytest.raises(WeightsCorrupt, match="Install facepipe again"):
         load_centre(CASIA)
     data[-1] ^= 1
@@ -105,6 +104,6 @@ def test_verifying_weights_reads_their_centre(
     weights_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     verify(CASIA_WEBFACE, weights_cache)
-    monkeypatch.setattr(centre, "CENTRES", tmp_path)
+    monkeypatch.setattr(weights, "CENTRES", tmp_path)
     with pytest.raises(WeightsCorrupt):
         verify(CASIA_WEBFACE, weights_cache)

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipeline.models.conversion.facenet import convert_constants
-from pipeline.models.conversion.graphdef import read_float_constants
+from pipeline.models.conversion.facenet import convert_constants, read_float_constants
 from pipeline.models.conversion.onnx import OnnxGraph, OnnxNode, fold_constants, read_onnx
 from pipeline.models.conversion.protobuf import GraphInvalid
 from pipeline.models.conversion.sface import convert_chain

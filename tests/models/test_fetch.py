@@ -15,8 +15,8 @@ from pipeline.errors import DownloadFailed, UsageError, WeightsCorrupt, WeightsM
 from pipeline.models.fetch import fetch
 from pipeline.models.files.converted import read_converted
 from pipeline.models.files.download import download
-from pipeline.models.registry import SourceFile, WeightSet
-from pipeline.models.weights import acceptance_file, cached_file, weight_set
+from pipeline.models.registry import SourceFile, WeightSet, weight_set
+from pipeline.models.weights import acceptance_file, cached_file
 from tests.models.file_server import CONTENT, Server, serving
 
 SHA256 = hashlib.sha256(CONTENT).hexdigest()

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.models.conversion.graphdef import read_float_constants
+from pipeline.models.conversion.facenet import read_float_constants
 from pipeline.models.conversion.onnx import OnnxGraph, OnnxNode, fold_constants, read_onnx
 from pipeline.models.conversion.protobuf import GraphInvalid
 

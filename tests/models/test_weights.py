@@ -23,14 +23,13 @@ from pipeline.extraction.extractor import BOX_CROP_PX
 from pipeline.models.architectures import ARCHITECTURES
 from pipeline.models.files.cache import cache_folder, exclusive
 from pipeline.models.files.converted import is_current, read_converted
-from pipeline.models.registry import REGISTRY, WeightSet
+from pipeline.models.registry import REGISTRY, WeightSet, weight_set
 from pipeline.models.weights import (
     acceptance_file,
     cached_file,
     package_files,
     resolve,
     verify,
-    weight_set,
 )
 
 CASIA, VGG = weight_set("casia-webface"), weight_set("vggface2")

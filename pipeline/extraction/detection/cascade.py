@@ -17,7 +17,7 @@ import torch
 from pipeline.config import DetectSettings
 from pipeline.extraction.detection.networks import CropNetwork, MtcnnNetworks, crop_network
 from pipeline.extraction.detection.nms import by_group, load_kernel, suppress
-from pipeline.extraction.detection.proposals import CanvasCells, CompiledCells, LikelyCells, load_painter
+from pipeline.extraction.detection.proposals import cell_finder, load_painter
 from pipeline.extraction.detection.pyramid import CELL, STRIDE, most_overlap, pyramid
 from pipeline.extraction.images.batch import ImageBatch, load_triton
 from pipeline.runtime.device import padded
@@ -64,8 +64,7 @@ class MtcnnDetector:
         self.settings = settings
         self.counts = DetectorCounts()
         kernels = load_kernels(networks.device)
-        pnet = networks.pnet
-        self._likely_cells: LikelyCells = CanvasCells(pnet) if kernels is None else CompiledCells(pnet, kernels)
+        self._likely_cells = cell_finder(networks.pnet, kernels)
         self._rnet, self._onet = crop_network(networks.rnet, kernels), crop_network(networks.onet, kernels)
         for load in (load_triton, load_painter, load_kernel):
             load(networks.device)  # now, as their comparison might find no memory beside a batch

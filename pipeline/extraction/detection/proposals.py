@@ -1,16 +1,17 @@
 """P-Net over the pyramids of a batch: the cells where a face may be.
 
 The first stage of Zhang et al. 2016, "Joint Face Detection and Alignment Using Multitask Cascaded Convolutional
-Networks". `CanvasCells` runs torch's network over canvases of one shape that hold the levels of many images, on any
-device. `CompiledCells` runs compiled loops over each level by itself, on the CPU, where the cache matters most.
+Networks". torch's network runs over canvases of one shape that hold the levels of many images, on any device. Compiled
+loops run over each level by itself, on the CPU, where the cache matters most.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import ModuleType
-from typing import Final, Protocol, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +25,7 @@ from pipeline.runtime.device import prefers_few_shapes
 from pipeline.runtime.optional_triton import SelfCheck, if_checked
 from pipeline.runtime.stage_times import NetworkCounts
 from pipeline.runtime.threads import over_threads
-from pipeline.types import ByteArray, FloatArray
+from pipeline.types import FloatArray
 
 CANVAS_SIDE = 512
 # By type of device; where few shapes are preferred, the last call has empty canvases. CUDA's is not measured but
@@ -55,38 +56,40 @@ class Cells:
     regression: torch.Tensor  # [n, 4] float32, shares of the cell's sides
 
 
-class LikelyCells(Protocol):
-    """Finds the cells of all levels with a probability of a face of at least `threshold`."""
-
-    def __call__(
-        self, batch: ImageBatch, pyramids: Sequence[Sequence[Level]], threshold: float, counts: NetworkCounts
-    ) -> Cells: ...
+# Finds the cells of all levels with a probability of a face of at least a threshold.
+FindCells: TypeAlias = Callable[[ImageBatch, Sequence[Sequence[Level]], float, NetworkCounts], Cells]
 
 
-class CanvasCells:
+def cell_finder(pnet: CanvasPNet, kernels: ModuleType | None) -> FindCells:
+    """P-Net in compiled loops if there are `kernels`, else in torch."""
+    if kernels is None:
+        return partial(_canvas_cells, pnet)
+    net = pnet.net
+    hidden = ((net.conv1, net.prelu1), (net.conv2, net.prelu2), (net.conv3, net.prelu3))
+    outputs = [(c.weight.flatten(1).numpy(), c.bias.numpy()) for c in (net.conv4_1, net.conv4_2)]
+    # As `network_kernels.scan_level` takes them.
+    return partial(_compiled_cells, kernels, [*(packed_layer(*pair) for pair in hidden), *outputs])
+
+
+def _canvas_cells(
+    pnet: CanvasPNet, batch: ImageBatch, pyramids: Sequence[Sequence[Level]], threshold: float, counts: NetworkCounts
+) -> Cells:
     """Runs torch's P-Net, `CANVASES_PER_CALL` canvases at a time."""
-
-    def __init__(self, pnet: CanvasPNet) -> None:
-        self._pnet = pnet
-
-    def __call__(
-        self, batch: ImageBatch, pyramids: Sequence[Sequence[Level]], threshold: float, counts: NetworkCounts
-    ) -> Cells:
-        packing = pack(pyramids, CANVAS_SIDE)
-        tiles = TileTable(packing, batch.device)
-        cells = []
-        for first, canvases in _painted(batch, packing, tiles):
-            cells.append((canvases.cells, *self._pnet(canvases.pixels, canvases.inside, canvases.pooled_inside)))
-            counts.add(min(len(canvases.cells), packing.canvases - first))
-        if not cells:
-            empty, floats = tiles.table[:, 0], tiles.scale
-            return Cells(empty, empty, floats, empty, empty, floats, floats.new_zeros((0, 4)))
-        tile, probability, regression = (torch.cat(column) for column in zip(*cells, strict=True))
-        canvas, y, x = ((probability >= threshold) & (tile >= 0)).nonzero().unbind(1)  # the only wait
-        tile = tile[canvas, y, x]
-        image, level, row, column = tiles.places(tile, y, x)
-        found = probability[canvas, y, x], regression[canvas, :, y, x]
-        return Cells(image, level, tiles.scale[tile], column, row, *found)
+    packing = pack(pyramids, CANVAS_SIDE)
+    tiles = TileTable(packing, batch.device)
+    cells = []
+    for first, canvases in _painted(batch, packing, tiles):
+        cells.append((canvases.cells, *pnet(canvases.pixels, canvases.inside, canvases.pooled_inside)))
+        counts.add(min(len(canvases.cells), packing.canvases - first))
+    if not cells:
+        empty, floats = tiles.table[:, 0], tiles.scale
+        return Cells(empty, empty, floats, empty, empty, floats, floats.new_zeros((0, 4)))
+    tile, probability, regression = (torch.cat(column) for column in zip(*cells, strict=True))
+    canvas, y, x = ((probability >= threshold) & (tile >= 0)).nonzero().unbind(1)  # the only wait
+    tile = tile[canvas, y, x]
+    image, level, row, column = tiles.places(tile, y, x)
+    found = probability[canvas, y, x], regression[canvas, :, y, x]
+    return Cells(image, level, tiles.scale[tile], column, row, *found)
 
 
 def _painted(batch: ImageBatch, packing: Packing, tiles: TileTable) -> Iterator[tuple[int, Canvases]]:
@@ -101,35 +104,31 @@ def _painted(batch: ImageBatch, packing: Packing, tiles: TileTable) -> Iterator[
     return ((start, painted[start : start + step]) for start in starts)
 
 
-class CompiledCells:
+def _compiled_cells(
+    kernels: ModuleType,
+    layers: Sequence[Any],
+    batch: ImageBatch,
+    pyramids: Sequence[Sequence[Level]],
+    threshold: float,
+    counts: NetworkCounts,
+) -> Cells:
     """Runs the compiled P-Net level by level, on as many threads as torch uses. The answers do not depend on the
     batch."""
+    jobs = [(image, k, level) for image, levels in enumerate(pyramids) for k, level in enumerate(levels)]
+    pixels = [batch.host_pixels(image) for image in range(len(batch))]
 
-    def __init__(self, pnet: CanvasPNet, kernels: ModuleType) -> None:
-        self._kernels = kernels
-        net = pnet.net
-        hidden = ((net.conv1, net.prelu1), (net.conv2, net.prelu2), (net.conv3, net.prelu3))
-        outputs = [(c.weight.flatten(1).numpy(), c.bias.numpy()) for c in (net.conv4_1, net.conv4_2)]
-        # As `network_kernels.scan_level` takes them.
-        self._layers = [*(packed_layer(*pair) for pair in hidden), *outputs]
-
-    def __call__(
-        self, batch: ImageBatch, pyramids: Sequence[Sequence[Level]], threshold: float, counts: NetworkCounts
-    ) -> Cells:
-        jobs = [(image, k, level) for image, levels in enumerate(pyramids) for k, level in enumerate(levels)]
-        order = sorted(range(len(jobs)), key=lambda j: -jobs[j][2].height * jobs[j][2].width)  # no long job at the end
-        pixels = [batch.host_pixels(image) for image in range(len(batch))]
-        cells = over_threads(lambda j: self._scan(pixels[jobs[j][0]], jobs[j][2], threshold), order)
-        counts.add(len(jobs))
-        by_job = dict(zip(order, cells, strict=True))
-        return _joined(jobs, [by_job[j] for j in range(len(jobs))])
-
-    def _scan(self, pixels: ByteArray, level: Level, threshold: float) -> _LevelCells:
+    def scan(job: int) -> _LevelCells:
+        image, _, level = jobs[job]
         room = max(0, (level.height - 1) // 2 - 4) * max(0, (level.width - 1) // 2 - 4)
         # Pages that are never written take no memory.
         cells, answers = np.empty((room, 2), np.int32), np.empty((room, 5), np.float32)
-        count = self._kernels.scan_level(pixels, level.height, level.width, *self._layers, threshold, cells, answers)
+        count = kernels.scan_level(pixels[image], level.height, level.width, *layers, threshold, cells, answers)
         return cells[:count].copy(), answers[:count].copy()
+
+    order = sorted(range(len(jobs)), key=lambda j: -jobs[j][2].height * jobs[j][2].width)  # no long job at the end
+    by_job = dict(zip(order, over_threads(scan, order), strict=True))
+    counts.add(len(jobs))
+    return _joined(jobs, [by_job[j] for j in range(len(jobs))])
 
 
 def _joined(jobs: Sequence[tuple[int, int, Level]], parts: Sequence[_LevelCells]) -> Cells:

@@ -25,8 +25,6 @@ from pipeline.runtime.optional_triton import SelfCheck, if_checked
 from pipeline.runtime.threads import over_threads, parts
 from pipeline.types import ByteArray
 
-_SOURCE_PIXELS = 4_000_000  # resampled at once by matrix products: about 50 MB
-
 
 @if_compiled
 def load_kernels() -> ModuleType:
@@ -121,10 +119,7 @@ class ImageBatch:
 
     def area_crops_by_torch(self, image: torch.Tensor, boxes: torch.Tensor, size: int) -> torch.Tensor:
         """As `area_crops`, box by box."""
-        crops = torch.empty((len(image), 3, size, size), device=self.device)
-        for crop, k, (x0, y0, x1, y1) in zip(crops, image.tolist(), boxes.tolist(), strict=True):
-            crop[:] = _area_average(self._image(k)[y0:y1, x0:x1], (size, size))
-        return crops
+        return self._one_by_one(lambda pixels: _area_average(pixels, (size, size)), image, boxes, size)
 
     def area_resized(self, image: int, size: tuple[int, int]) -> torch.Tensor:
         """The image resampled by area to `size` (height, width): [3, height, width] float32 in [0, 255]."""
@@ -157,9 +152,18 @@ class ImageBatch:
         return self.smooth_crops_by_torch(image, boxes, size)
 
     def smooth_crops_by_torch(self, image: torch.Tensor, boxes: torch.Tensor, size: int) -> torch.Tensor:
-        """As `smooth_crops`, up to float32's rounding, by two matrix products per rectangle, for its rows and its
-        columns. Waits once for the device."""
-        return self._by_products(image, boxes, size, _window_weights, _unrounded)
+        """As `smooth_crops`, up to float32's rounding, box by box."""
+        return self._one_by_one(lambda pixels: _smooth(pixels, size), image, boxes, size)
+
+    def _one_by_one(
+        self, resample: Callable[[torch.Tensor], torch.Tensor], image: torch.Tensor, boxes: torch.Tensor, size: int
+    ) -> torch.Tensor:
+        """The crops [n, 3, size, size] that `resample` makes of each rectangle's pixels [h, w, 3]. Waits once for the
+        device."""
+        crops = torch.empty((len(image), 3, size, size), device=self.device)
+        for crop, k, (x0, y0, x1, y1) in zip(crops, image.tolist(), boxes.tolist(), strict=True):
+            crop[:] = resample(self._image(k)[y0:y1, x0:x1])
+        return crops
 
     def pillow_crops(self, image: torch.Tensor, boxes: torch.Tensor, size: int) -> torch.Tensor:
         """Like Pillow's `Image.crop(box).resize((size, size), BILINEAR)`: triangular windows over two output pixels
@@ -182,33 +186,7 @@ class ImageBatch:
         return np.asarray(Image.fromarray(cut).resize((size, size), Image.Resampling.BILINEAR))
 
     def _pillow_products(self, image: torch.Tensor, boxes: torch.Tensor, size: int) -> torch.Tensor:
-        return self._by_products(image, boxes, size, _triangle_weights, _whole_levels)
-
-    def _by_products(
-        self,
-        image: torch.Tensor,
-        boxes: torch.Tensor,
-        size: int,
-        weights: Callable[[torch.Tensor, int, int], torch.Tensor],
-        rounding: Callable[[torch.Tensor], torch.Tensor],
-    ) -> torch.Tensor:
-        """Rectangles resampled with `weights`, first across and then down, a few at a time from the largest on."""
-        out = torch.empty((len(image), 3, size, size), device=self.device)
-        sides = (boxes[:, 2:] - boxes[:, :2]).amax(1).tolist()
-        largest_first = sorted(range(len(sides)), key=lambda i: -sides[i])
-        while largest_first:
-            extent = sides[largest_first[0]]
-            count = max(1, _SOURCE_PIXELS // extent**2)
-            part, largest_first = largest_first[:count], largest_first[count:]
-            index = torch.tensor(part).to(self.device, non_blocking=True)
-            pixels = self._rectangles(image[index], boxes[index], extent)
-            width, height = (boxes[index, 2:] - boxes[index, :2]).unbind(1)
-            across, down = weights(width, extent, size), weights(height, extent, size)
-            columns = rounding(torch.bmm(across, pixels)).view(-1, size, extent, 3)
-            rows = columns.permute(0, 2, 3, 1).reshape(-1, extent, 3 * size)
-            resampled = rounding(torch.bmm(down, rows))
-            out[index] = resampled.view(-1, size, 3, size).permute(0, 2, 1, 3)
-        return out
+        return self._one_by_one(lambda pixels: _as_pillow(pixels, size), image, boxes, size)
 
     def sample(self, image: torch.Tensor, points: torch.Tensor) -> torch.Tensor:
         """The images [n] at `points` [n, m, 2] float32 (x, y), interpolated: [n, m, 3] float32 in [0, 255].
@@ -234,17 +212,6 @@ class ImageBatch:
                 pixels = self.pixels.index_select(0, (base + row * width + column).flatten())
                 out += pixels.view(*x.shape, 3) * (across * down).unsqueeze(-1)
         return out
-
-    def _rectangles(self, image: torch.Tensor, boxes: torch.Tensor, extent: int) -> torch.Tensor:
-        """The rectangles' pixels, column by column, the last row and column repeated: [n, extent, extent * 3] float32.
-        None may be larger than extent x extent."""
-        x0, y0, x1, y1 = boxes.unbind(1)
-        i = torch.arange(extent, device=self.device)
-        y = torch.minimum(y0[:, None] + i, y1[:, None] - 1)
-        x = torch.minimum(x0[:, None] + i, x1[:, None] - 1)
-        stride = self.sizes[image, 1]
-        index = self.bases[image][:, None, None] + y[:, None, :] * stride[:, None, None] + x[:, :, None]
-        return self.pixels.index_select(0, index.flatten()).view(len(image), extent, extent * 3).float()
 
 
 def _area_average(pixels: torch.Tensor, size: tuple[int, int]) -> torch.Tensor:
@@ -286,34 +253,43 @@ def _neighbours(coordinates: torch.Tensor, length: torch.Tensor) -> Iterator[tup
         yield torch.minimum(index.clamp(min=0), length - 1), share * inside
 
 
-def _window_weights(lengths: torch.Tensor, extent: int, size: int) -> torch.Tensor:
-    """[n, size, extent] float32: the weight of each source pixel in each output pixel's window; rows sum to 1."""
-    i = torch.arange(size, device=lengths.device, dtype=torch.float64)
-    j = torch.arange(extent, device=lengths.device, dtype=torch.float64)
-    length = lengths[:, None].double()
-    scale = length / size
-    centre, half = (i + 0.5) * scale, scale.clamp(min=1.0) / 2
-    first, last = (centre - half).clamp(min=0), torch.minimum(centre + half, length)
-    overlap = torch.minimum(last[:, :, None], j + 1) - torch.maximum(first[:, :, None], j)
-    return (overlap.clamp(min=0) / (last - first)[:, :, None]).float()
+def _smooth(pixels: torch.Tensor, size: int) -> torch.Tensor:
+    """[h, w, 3] uint8 -> [3, size, size] float32, as `ImageBatch.smooth_crops`."""
+    down, across = (_window_weights(length, size).to(pixels.device) for length in pixels.shape[:2])
+    return down @ (pixels.permute(2, 0, 1).float() @ across.T)
 
 
-def _triangle_weights(lengths: torch.Tensor, extent: int, size: int) -> torch.Tensor:
+def _as_pillow(pixels: torch.Tensor, size: int) -> torch.Tensor:
+    """As `_smooth`, but as Pillow does it: first across, then down, with whole grey levels after each."""
+    down, across = (_triangle_weights(length, size).to(pixels.device) for length in pixels.shape[:2])
+    return _whole_levels(down @ _whole_levels(pixels.permute(2, 0, 1).float() @ across.T))
+
+
+def _window_weights(length: int, size: int) -> torch.Tensor:
+    """[size, length] float32: the weight of each source pixel in each output pixel's window; rows sum to 1."""
+    centre, scale = _centres(length, size)
+    half = max(scale, 1.0) / 2
+    first, last = (centre - half).clamp(min=0), (centre + half).clamp(max=length)
+    pixel = torch.arange(length, dtype=torch.float64)
+    overlap = torch.minimum(last, pixel + 1) - torch.maximum(first, pixel)
+    return (overlap.clamp(min=0) / (last - first)).float()
+
+
+def _triangle_weights(length: int, size: int) -> torch.Tensor:
     """As `_window_weights`, but Pillow's bilinear filter: triangles of twice max(1, scale) source pixels, clipped to
     the rectangle."""
-    i = torch.arange(size, device=lengths.device, dtype=torch.float64)
-    j = torch.arange(extent, device=lengths.device, dtype=torch.float64)
-    length = lengths[:, None].double()
+    centre, scale = _centres(length, size)
+    away = (torch.arange(length, dtype=torch.float64) + 0.5 - centre).abs() / max(scale, 1.0)
+    weights = (1 - away).clamp(min=0)
+    return (weights / weights.sum(dim=1, keepdim=True)).float()
+
+
+def _centres(length: int, size: int) -> tuple[torch.Tensor, float]:
+    """Where the centres of the output pixels lie among `length` source pixels, [size, 1] float64, and the scale."""
     scale = length / size
-    away = (j + 0.5 - ((i + 0.5) * scale)[:, :, None]).abs() / scale.clamp(min=1.0)[:, :, None]
-    weights = (1 - away).clamp(min=0) * (j < length)[:, None]
-    return (weights / weights.sum(dim=2, keepdim=True)).float()
+    return (torch.arange(size, dtype=torch.float64)[:, None] + 0.5) * scale, scale
 
 
 def _whole_levels(pixels: torch.Tensor) -> torch.Tensor:
     """Rounds grey levels as 8 bits do."""
     return (pixels + 0.5).floor().clamp(0, 255)
-
-
-def _unrounded(pixels: torch.Tensor) -> torch.Tensor:
-    return pixels

@@ -152,13 +152,8 @@ class Decoder:
 
     def __init__(self, settings: DecodeSettings) -> None:
         self.settings = settings
-        self._calls = 0
+        self.calls = 0  # images that were handed in, rejected ones included
         self._lock = threading.Lock()
-
-    @property
-    def calls(self) -> int:
-        """How many images were handed in, rejected ones included."""
-        return self._calls
 
     def __call__(self, data: bytes) -> DecodedImage:
         return self.open(data).load_in_room()
@@ -178,7 +173,7 @@ class Decoder:
 
     def _count(self) -> None:
         with self._lock:
-            self._calls += 1
+            self.calls += 1
 
 
 def decode_image(data: bytes, settings: DecodeSettings) -> DecodedImage:

@@ -18,7 +18,7 @@ import stat
 import struct
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Final, NamedTuple, TypeAlias
 
@@ -101,7 +101,7 @@ def _opened(path: AnyPath) -> Iterator[int]:
     problem = file_problem(path)
     if problem is not None:
         raise problem
-    try:
+    with _rejecting():
         file = os.open(path, _OPEN_FLAGS)
         try:
             if not stat.S_ISREG(os.fstat(file).st_mode):
@@ -109,8 +109,22 @@ def _opened(path: AnyPath) -> Iterator[int]:
             yield file
         finally:
             os.close(file)
+
+
+@contextmanager
+def _rejecting() -> Iterator[None]:
+    """A failed operation on a file or an object as a rejection."""
+    try:
+        yield
     except (OSError, ValueError) as exc:
         raise rejection(exc) from exc
+
+
+def _opened_object(address: str, max_bytes: int) -> tuple[buckets.StoredObject, Iterator[bytes]]:
+    """What its bucket says of an object that is not larger than `max_bytes`, and its pieces. Use it in `_rejecting`."""
+    found, pieces = buckets.open_object(address)
+    check_bytes(found.bytes, max_bytes)
+    return found, pieces
 
 
 class HashedFile(NamedTuple):
@@ -129,42 +143,28 @@ def hash_file(path: AnyPath, max_bytes: int = sys.maxsize) -> HashedFile:
     Raises ImageTooLarge, ImageMissing, ImageIsFolder, ImageUnreadable.
     """
     if buckets.is_address(path):
-        return _hash_object(path, max_bytes)
-    digest, size, pixels, begun = hashlib.sha256(), 0, None, time.time_ns()
+        with _rejecting():
+            found, pieces = _opened_object(path, max_bytes)
+            return HashedFile(*_hashed(pieces, max_bytes), object_state(found))
+    begun = time.time_ns()
     with _opened(path) as file:
-        before = _state_of(file)
+        before = _state(os.fstat(file))
         check_bytes(before.bytes, max_bytes)
-        while piece := os.read(file, _CHUNK_BYTES):
-            if size == 0:
-                pixels = declared_pixels(piece)
-            digest.update(piece)
-            size += len(piece)
-            check_bytes(size, max_bytes)
-        tells = _state_of(file) == before and before.bytes == size and _is_settled(before, begun)
-    return HashedFile(digest.hexdigest(), size, pixels, before if tells else None)
+        sha256, size, pixels = _hashed(iter(lambda: os.read(file, _CHUNK_BYTES), b""), max_bytes)
+        tells = _state(os.fstat(file)) == before and before.bytes == size and _is_settled(before, begun)
+    return HashedFile(sha256, size, pixels, before if tells else None)
 
 
-def _hash_object(address: str, max_bytes: int) -> HashedFile:
-    digest, pixels = hashlib.sha256(), None
-    pieces = buckets.read_pieces(address, lambda size: check_bytes(size, max_bytes))
-    try:
-        while True:
-            piece = next(pieces)
-            pixels = declared_pixels(piece) if pixels is None else pixels
-            digest.update(piece)
-    except StopIteration as end:
-        found: buckets.StoredObject = end.value
-    except (OSError, ValueError) as exc:
-        raise rejection(exc) from exc
-    return HashedFile(digest.hexdigest(), found.bytes, pixels, object_state(found))
-
-
-def _read_object(address: str, max_bytes: int) -> tuple[bytes, FileState | None]:
-    try:
-        data, found = buckets.read(address, lambda size: check_bytes(size, max_bytes))
-    except (OSError, ValueError) as exc:
-        raise rejection(exc) from exc
-    return data, object_state(found)
+def _hashed(pieces: Iterable[bytes], max_bytes: int) -> tuple[str, int, int | None]:
+    """SHA-256 and number of bytes of these pieces, and the pixels that the first one declares."""
+    digest, size, pixels = hashlib.sha256(), 0, None
+    for piece in pieces:
+        if size == 0:
+            pixels = declared_pixels(piece)
+        digest.update(piece)
+        size += len(piece)
+        check_bytes(size, max_bytes)
+    return digest.hexdigest(), size, pixels
 
 
 def object_state(found: buckets.StoredObject) -> FileState | None:
@@ -189,10 +189,6 @@ def file_state(path: AnyPath) -> FileState | None:
     except (OSError, ValueError):
         return None
     return _state(entry) if stat.S_ISREG(entry.st_mode) else None
-
-
-def _state_of(file: int) -> FileState:
-    return _state(os.fstat(file))
 
 
 def _state(entry: os.stat_result) -> FileState:
@@ -223,7 +219,9 @@ def read_with_state(path: AnyPath, max_bytes: int) -> tuple[bytes, FileState | N
     """The bytes of a file (`read_file`), and its state once they were read: where that is the state of a HashedFile,
     they have its hash; of an object None where it has no ETag."""
     if buckets.is_address(path):
-        return _read_object(path, max_bytes)
+        with _rejecting():
+            found, parts = _opened_object(path, max_bytes)
+            return b"".join(parts), object_state(found)
     with _opened(path) as file:
         size = os.fstat(file).st_size
         check_bytes(size, max_bytes)
@@ -232,7 +230,7 @@ def read_with_state(path: AnyPath, max_bytes: int) -> tuple[bytes, FileState | N
             pieces.append(piece)
             total += len(piece)
             check_bytes(total, max_bytes)
-        return b"".join(pieces), _state_of(file)
+        return b"".join(pieces), _state(os.fstat(file))
 
 
 def check_bytes(size: int, max_bytes: int) -> None:

@@ -1,7 +1,6 @@
-"""Folders and manifests to rows.
+"""Folders, prefixes of buckets and manifests to rows.
 
-`scan` turns the source of a run into one ImageRef per image file or manifest row. `folder` walks a folder for it,
-`prefix` lists a prefix of a bucket,
-`manifest_file` reads a CSV, JSON Lines or Parquet file, `parquet_batches` the last in pieces of bounded size, and
-`selection` says which of their files are taken.
+`scan` turns the source of a run into one ImageRef per image file or manifest row; it lists prefixes itself. `folder`
+walks a folder for it, `manifest_file` reads a CSV, JSON Lines or Parquet file, and `selection` says which of their
+files are taken.
 """

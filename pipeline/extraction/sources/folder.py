@@ -15,15 +15,9 @@ from typing import Final
 
 from pipeline.config import SourceSettings
 from pipeline.errors import ImageOutside, ImageRejected, ImageUnreadable, InputError, Interrupted
-from pipeline.extraction.images.files import (
-    IMAGE_SUFFIXES,
-    SNIFF_BYTES,
-    file_problem,
-    read_head,
-    shown,
-    sniff,
-)
-from pipeline.extraction.sources.selection import OTHER, Selection, kind_by_suffix
+from pipeline.extraction.images.files import SNIFF_BYTES, file_problem, read_head, shown, sniff
+from pipeline.extraction.sources.selection import IMAGE, OTHER, Selection, kind_by_suffix
+from pipeline.types import ImageRef
 
 FILE: Final = "file"
 FOLDER: Final = "folder"
@@ -53,47 +47,27 @@ class ScanCounts:
         return self.left_alone.total()
 
 
-@dataclass(frozen=True)
-class FolderEntry:
-    """One image file in a folder, or a folder that cannot be listed."""
-
-    file: str  # absolute; odd bytes as os.fsdecode gives them
-    depth: int  # 0: directly in the source
-    rejected: ImageRejected | None = None
-
-
-def walk_folder(
-    folder: Path,
-    settings: SourceSettings,
-    counts: ScanCounts,
-    leave_out: Path | None = None,
-    stop: threading.Event | None = None,
-) -> Iterator[FolderEntry]:
-    """Every image file below `folder` that the settings select, and every folder below it that cannot be listed, in
-    byte order.
+class FolderWalk:
+    """Every image file below `folder` that the settings select, and every folder below it that cannot be listed, as
+    rows in byte order.
 
     A folder is entered once, by the first path that leads to it. Files outside `settings.root` (links resolved) are
-    rejected. The folder `leave_out` is skipped, whatever path leads to it. Memory: the names in the folders on the way
-    down, and about 200 bytes for each folder. Raises InputError where `folder` itself cannot be listed, and Interrupted
-    once `stop` is set.
+    rejected. The folder `leave_out` is skipped, whatever path leads to it. The walk has its own stack: a tree may be
+    deeper than Python's recursion limit. Memory: the names in the folders on the way down, and about 200
+    bytes for each folder.
     """
-    yield from _Walk(os.path.abspath(folder), settings, counts, leave_out, stop).run()
-
-
-class _Walk:
-    """A depth-first walk with its own stack: a tree may be deeper than Python's recursion limit."""
 
     def __init__(
         self,
-        top: str,
+        folder: Path,
         settings: SourceSettings,
         counts: ScanCounts,
         leave_out: Path | None,
         stop: threading.Event | None,
     ) -> None:
-        self.top = top
+        self.top = os.path.abspath(folder)
         self.root = None if settings.root is None else os.path.realpath(settings.root)
-        self.follow_symlinks = settings.follow_symlinks
+        self.settings = settings
         self.selection = Selection(settings.include, settings.exclude)
         self.counts = counts
         self.left_out = _identity(os.stat(leave_out)) if leave_out is not None and leave_out.exists() else None
@@ -101,21 +75,21 @@ class _Walk:
         self.entered: set[tuple[int, int]] = set()
         self.stack: list[tuple[str, Iterator[tuple[bytes, str]]]] = []
 
-    def run(self) -> Iterator[FolderEntry]:
+    def __iter__(self) -> Iterator[ImageRef]:
+        """Raises InputError if `folder` itself cannot be listed, and Interrupted once `stop` is set."""
         problem = self._enter(self.top)
         if problem is not None:
             raise InputError(message=f"The folder {shown(self.top)} {problem.reason}.")
         while self.stack:
-            if self.stop is not None and self.stop.is_set():
-                raise Interrupted(detail="the scan was not finished, and nothing was changed")
+            check_stop(self.stop)
             folder, entries = self.stack[-1]
             entry = next(entries, None)
             if entry is None:
                 self.stack.pop()
                 continue
-            result = self._visit(os.path.join(folder, os.fsdecode(entry[0])), entry[1])
-            if result is not None:
-                yield result
+            ref = self._visit(os.path.join(folder, os.fsdecode(entry[0])), entry[1])
+            if ref is not None:
+                yield ref
 
     def _enter(self, folder: str) -> ImageRejected | None:
         """Puts `folder` on the stack, or returns why it cannot be listed; one that is skipped does neither."""
@@ -136,13 +110,18 @@ class _Walk:
         self.stack.append((folder, iter(entries)))
         return None
 
-    def _visit(self, path: str, kind: str) -> FolderEntry | None:
+    def _visit(self, path: str, kind: str) -> ImageRef | None:
         is_link = kind == LINK
         if is_link:
             kind = self._kind_of_target(path)
         below = path[len(self.top) :].lstrip(os.sep)
         if kind == FOLDER:
-            return self._visit_folder(path, self.selection.why_no_folder(below))
+            why = self.selection.why_no_folder(below)
+            if why is None:
+                problem = self._enter(path)
+                return None if problem is None else self._row(path, problem)
+            self.counts.leave_out(path, why)
+            return None
         why = OTHER if kind == OTHER else self.selection.why_no_file(below) or _why_no_image(path)
         if why is not None:
             self.counts.left_alone[why] += 1
@@ -150,18 +129,16 @@ class _Walk:
         problem = file_problem(path) if is_link else None
         if problem is None and self._is_outside(path):
             problem = ImageOutside(root=shown(self.root or ""))
-        return FolderEntry(path, len(self.stack) - 1, problem)
+        return self._row(path, problem)
 
-    def _visit_folder(self, path: str, why_not: str | None) -> FolderEntry | None:
-        if why_not is not None:
-            self.counts.leave_out(path, why_not)
-            return None
-        depth = len(self.stack) - 1
-        problem = self._enter(path)
-        return None if problem is None else FolderEntry(path, depth, problem)
+    def _row(self, path: str, problem: ImageRejected | None) -> ImageRef:
+        folder = os.path.dirname(path)
+        # The source's own name is not a person's, so that files directly in it get no name.
+        label = None if folder == self.top else parent_label(os.path.basename(folder), self.settings)
+        return ImageRef(path=shown(path), file=path, name=label, rejected=problem)
 
     def _kind_of_target(self, path: str) -> str:
-        if not self.follow_symlinks:
+        if not self.settings.follow_symlinks:
             return OTHER
         if os.path.isdir(path):
             return FOLDER
@@ -189,13 +166,22 @@ def _kind(entry: os.DirEntry[str]) -> str:
     return FILE if entry.is_file(follow_symlinks=False) else OTHER
 
 
+def parent_label(folder: str, settings: SourceSettings) -> str | None:
+    """The name that the photos in a folder of this name get, if the settings take it from there."""
+    return shown(folder).strip() or None if settings.labels == "parent" else None
+
+
+def check_stop(stop: threading.Event | None) -> None:
+    """Raises Interrupted once `stop` is set."""
+    if stop is not None and stop.is_set():
+        raise Interrupted(detail="the scan was not finished, and nothing was changed")
+
+
 def _why_no_image(path: str) -> str | None:
-    """What a file is that is no image, by its suffix; where that is inconclusive, by its first bytes."""
-    if os.path.splitext(path)[1].lower() in IMAGE_SUFFIXES:
-        return None
+    """What a file is that is no image, by its suffix; if that is inconclusive, by its first bytes."""
     kind = kind_by_suffix(path)
     if kind is not None:
-        return kind
+        return None if kind == IMAGE else kind
     try:
         return None if sniff(read_head(path, SNIFF_BYTES)) is not None else OTHER
     except ImageRejected:  # unreadable, and not named like an image

@@ -17,6 +17,10 @@ from datetime import date, datetime, time
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
 from pipeline.errors import ManifestInvalid
 from pipeline.extraction.images.files import shown
 from pipeline.texts import MAX_TEXT, directory_name, is_unicode
@@ -26,6 +30,12 @@ TEXT_COLUMNS: Final = ("name", "external_id", "directory")
 _COLUMNS = (*LOCATION_COLUMNS, *TEXT_COLUMNS)
 _HEADER_CHARACTERS = 2**17
 _READ_ERRORS = (OSError, UnicodeError, csv.Error)
+# Of Parquet.
+_BATCH_ROWS: Final = 1024
+_ROW_BYTES: Final = 2**18  # on average in a batch; a CSV field has at most 2**17
+_COLUMN_BYTES: Final = 2**30  # of a row group, as encoded
+_VALUES_PER_ROW: Final = 10_000  # on average in a row group, of lists
+_DICTIONARIES: Final = frozenset({"NONE", "STRING"})  # logical types that can stay numbers
 
 
 @dataclass(frozen=True)
@@ -199,16 +209,15 @@ def _no_constant(name: str) -> NoReturn:
 
 
 def _parquet_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    # Imported here, because other scans do not need it and it loads slowly.
-    import pyarrow as pa
-
-    from pipeline.extraction.sources.parquet_batches import batches, open_parquet
-
     row = 0
     try:
-        with open_parquet(path) as file:
+        with _open_parquet(path) as file:
             columns = _columns(path, file.schema_arrow.names)
-            for batch in batches(file):
+            for batch in file.iter_batches(batch_size=_BATCH_ROWS):
+                size = sum(_plain_bytes(column) for column in batch.columns)
+                if size > _ROW_BYTES * batch.num_rows:
+                    mean = size // batch.num_rows
+                    raise ValueError(f"its rows hold {mean:,} bytes each, the limit is {_ROW_BYTES:,}")
                 lists = [_micros(column).to_pylist() for column in batch.columns]
                 for values in zip(*lists, strict=True):
                     row += 1
@@ -218,10 +227,39 @@ def _parquet_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         _invalid(path, f"after row {row} it cannot be read as Parquet ({reason})")
 
 
-def _micros(column: Any) -> Any:
-    """Nanoseconds cut to microseconds: Python's datetime holds no more."""
-    import pyarrow as pa
+def _open_parquet(path: Path) -> pq.ParquetFile:
+    """The file, whose few bytes may stand for any number of values: codes repeat a value millions of times. So texts
+    are read as numbers of a dictionary's values, until their size is known (`_plain_bytes`).
 
+    Raises ValueError if the file's own figures are beyond the limits, and pa.ArrowException.
+    """
+    metadata = pq.read_metadata(path)
+    leaves = [metadata.schema.column(number) for number in range(metadata.num_columns)]
+    for group in (metadata.row_group(number) for number in range(metadata.num_row_groups)):
+        for number, leaf in enumerate(leaves):
+            chunk = group.column(number)
+            if chunk.total_uncompressed_size > _COLUMN_BYTES or leaf.length > _ROW_BYTES:
+                raise ValueError(f"column {leaf.path} takes too much memory")
+            if chunk.num_values > _VALUES_PER_ROW * max(group.num_rows, 1):
+                raise ValueError(f"column {leaf.path} has too many values per row")
+    texts = [c.path for c in leaves if c.physical_type == "BYTE_ARRAY" and c.logical_type.type in _DICTIONARIES]
+    return pq.ParquetFile(path, metadata=metadata, read_dictionary=texts)
+
+
+def _plain_bytes(values: pa.Array) -> int:
+    """What the values take when each stands for itself."""
+    if pa.types.is_dictionary(values.type):
+        lengths = pc.binary_length(values.dictionary).cast(pa.int64())
+        return pc.sum(lengths.take(values.indices)).as_py() or 0
+    if pa.types.is_struct(values.type):
+        return sum(_plain_bytes(field) for field in values.flatten())
+    if pa.types.is_list(values.type) or pa.types.is_large_list(values.type) or pa.types.is_map(values.type):
+        return _plain_bytes(values.values)
+    return int(values.nbytes)
+
+
+def _micros(column: pa.Array) -> pa.Array:
+    """Nanoseconds cut to microseconds: Python's datetime holds no more."""
     if pa.types.is_timestamp(column.type) and column.type.unit == "ns":
         return column.cast(pa.timestamp("us", column.type.tz), safe=False)
     if column.type == pa.time64("ns"):

@@ -11,7 +11,8 @@ import posixpath
 import re
 import threading
 from collections.abc import Iterator
-from itertools import chain
+from functools import lru_cache
+from itertools import accumulate, chain
 from pathlib import Path
 from typing import Final, Literal, TypeAlias
 from urllib.parse import unquote_to_bytes, urlsplit
@@ -27,11 +28,10 @@ from pipeline.errors import (
     SourceEmpty,
     SourceMissing,
 )
-from pipeline.extraction.images.files import file_problem, shown
-from pipeline.extraction.sources.folder import ScanCounts, is_within, walk_folder
+from pipeline.extraction.images.files import file_problem, object_state, shown
+from pipeline.extraction.sources.folder import FolderWalk, ScanCounts, check_stop, is_within, parent_label
 from pipeline.extraction.sources.manifest_file import read_manifest
-from pipeline.extraction.sources.prefix import prefix_refs
-from pipeline.extraction.sources.selection import EXCLUDED, Selection
+from pipeline.extraction.sources.selection import EXCLUDED, IMAGE, OTHER, Selection, kind_by_suffix
 from pipeline.runtime import buckets
 from pipeline.types import ImageRef, Source
 
@@ -44,9 +44,8 @@ _MANIFESTS: Final[dict[str, SourceKind]] = {
     ".pq": "parquet",
 }
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")  # two letters at least: "C:/" is a drive
-
-
 _CHECKED = 8  # objects that a manifest begins with
+_CACHED_FOLDERS = 1024  # of a prefix: listed one after another, so that few are looked up again later
 
 
 def source_kind(path: Source) -> SourceKind:
@@ -92,9 +91,9 @@ def scan_source(
     kind = source_kind(path)  # raises at the call, not at the first row
     counts = ScanCounts() if counts is None else counts
     if buckets.is_address(path):
-        refs = prefix_refs(path, settings, counts, stop)
+        refs = _prefix_refs(path, settings, counts, stop)
     elif kind == "folder":
-        refs = _folder_refs(Path(path), settings, counts, leave_out, stop)
+        refs = iter(FolderWalk(Path(path), settings, counts, leave_out, stop))
     else:
         refs = _checked(_manifest_refs(Path(path), kind, settings, counts))
     return _counted(refs, path, kind, counts)
@@ -113,18 +112,42 @@ def _counted(refs: Iterator[ImageRef], path: Source, kind: SourceKind, counts: S
         raise SourceEmpty(path=shown(path), detail=detail)
 
 
-def _folder_refs(
-    path: Path,
-    settings: SourceSettings,
-    counts: ScanCounts,
-    leave_out: Path | None,
-    stop: threading.Event | None,
+def _prefix_refs(
+    prefix: str, settings: SourceSettings, counts: ScanCounts, stop: threading.Event | None
 ) -> Iterator[ImageRef]:
-    for entry in walk_folder(path, settings, counts, leave_out, stop):
-        # The source's own name is not a person's, so that files directly in it get no name.
-        has_label = settings.labels == "parent" and entry.depth > 0
-        name = shown(os.path.basename(os.path.dirname(entry.file))).strip() or None if has_label else None
-        yield ImageRef(path=shown(entry.file), file=entry.file, name=name, rejected=entry.rejected)
+    """Every image below the prefix that the settings select; hidden names and folders are those of keys with slashes.
+
+    An object is an image by its suffix alone, as looking into it would cost a request. Memory: a page of the listing.
+    Raises BucketFailed, and Interrupted once `stop` is set.
+    """
+    prefix = prefix.rstrip("/")
+    selection = Selection(settings.include, settings.exclude)
+    why_no_folder = lru_cache(_CACHED_FOLDERS)(selection.why_no_folder)
+    outside = ImageOutside(root=shown(settings.root)) if settings.root is not None else None
+    left_out = ""
+    for found in buckets.list_objects(prefix):
+        check_stop(stop)
+        below = found.address[len(prefix) + 1 :]
+        *folders, _ = below.split("/")
+        paths = accumulate(folders, "{}/{}".format)  # of the folders that the key goes through, from the top
+        closed = next(((folder, why) for folder in paths if (why := why_no_folder(folder))), None)
+        if closed is not None:
+            if closed[0] != left_out:
+                left_out = closed[0]
+                counts.leave_out(buckets.below(prefix, left_out), closed[1])
+            continue
+        kind = kind_by_suffix(below) or OTHER
+        why = selection.why_no_file(below) or (None if kind == IMAGE else kind)
+        if why is not None:
+            counts.left_alone[why] += 1
+            continue
+        yield ImageRef(
+            path=shown(found.address),
+            file=found.address,
+            name=parent_label(folders[-1], settings) if folders else None,
+            rejected=None if settings.root is None or buckets.is_below(found.address, settings.root) else outside,
+            state=object_state(found),
+        )
 
 
 def _checked(refs: Iterator[ImageRef]) -> Iterator[ImageRef]:

@@ -8,8 +8,9 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from pipeline.extraction.images.files import RAW_SUFFIXES
+from pipeline.extraction.images.files import IMAGE_SUFFIXES, RAW_SUFFIXES
 
+IMAGE: Final = "image"
 RAW: Final = "raw"
 VIDEO: Final = "video"
 SIDECAR: Final = "sidecar"
@@ -31,9 +32,9 @@ _THUMBNAIL_FOLDERS: Final = ("@eadir", "*.lrdata", "ipod photo cache")
 
 
 def kind_by_suffix(path: str) -> str | None:
-    """The kind of a file that is no image by its suffix; None: its content decides."""
+    """The kind of a file by its suffix, IMAGE for an image; None: its content decides."""
     suffix = os.path.splitext(path)[1].lower()
-    kinds = {RAW: RAW_SUFFIXES, VIDEO: _VIDEO_SUFFIXES, SIDECAR: _SIDECAR_SUFFIXES}
+    kinds = {IMAGE: IMAGE_SUFFIXES, RAW: RAW_SUFFIXES, VIDEO: _VIDEO_SUFFIXES, SIDECAR: _SIDECAR_SUFFIXES}
     return next((kind for kind, suffixes in kinds.items() if suffix in suffixes), None)
 
 

@@ -8,7 +8,6 @@ weights quantised in blocks into float32.
 from __future__ import annotations
 
 import math
-import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -16,7 +15,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.models.conversion.protobuf import MAX_ELEMENTS, GraphInvalid, fields, messages, signed
+from pipeline.models.conversion.protobuf import GraphInvalid, Message, array
 
 Array: TypeAlias = npt.NDArray[Any]
 Attribute: TypeAlias = "float | int | tuple[int, ...] | Array"
@@ -55,20 +54,13 @@ def read_onnx(data: bytes) -> OnnxGraph:
 
     Raises GraphInvalid.
     """
-    nodes: list[OnnxNode] = []
-    constants: dict[str, Array] = {}
-    try:
-        for number, body in messages(_graph(memoryview(data))):
-            if number == 1:
-                nodes.append(_node(body))
-            elif number == 5:
-                name, value = _tensor(body)
-                constants[name] = value
-    except (IndexError, UnicodeDecodeError, struct.error) as exc:
-        raise GraphInvalid(f"not an ONNX file: {exc}") from exc
+    graphs = Message(data).messages(7)
+    if len(graphs) != 1:
+        raise GraphInvalid("the file holds no graph")
+    nodes = tuple(_node(node) for node in graphs[0].messages(1))
     if not nodes:
         raise GraphInvalid("the graph holds no nodes")
-    return OnnxGraph(tuple(nodes), constants)
+    return OnnxGraph(nodes, dict(_tensor(tensor) for tensor in graphs[0].messages(5)))
 
 
 def fold_constants(graph: OnnxGraph) -> OnnxGraph:
@@ -128,66 +120,31 @@ def _constant(node: OnnxNode, _inputs: list[Array]) -> Array:
 _FOLDED = {"Constant": _constant, "DequantizeLinear": _dequantize, "Reshape": _reshape}
 
 
-def _graph(model: memoryview) -> memoryview:
-    found = [body for number, body in messages(model) if number == 7]
-    if len(found) != 1:
-        raise GraphInvalid("the file holds no graph")
-    return found[0]
-
-
-def _node(view: memoryview) -> OnnxNode:
-    inputs, outputs, op, attributes = [], [], "", {}
-    for number, body in messages(view):
-        if number == 1:
-            inputs.append(str(body, "utf-8"))
-        elif number == 2:
-            outputs.append(str(body, "utf-8"))
-        elif number == 4:
-            op = str(body, "utf-8")
-        elif number == 5:
-            attributes.update(_attribute(body))
+def _node(node: Message) -> OnnxNode:
+    op, outputs = node.text(4), tuple(node.texts(2))
     if not outputs:
         raise GraphInvalid(f"a node {op!r} without an output")
-    return OnnxNode(op, tuple(inputs), tuple(outputs), attributes)
+    attributes = {each.text(1): _attribute(each) for each in node.messages(5)}
+    known = {name: value for name, value in attributes.items() if value is not None}
+    return OnnxNode(op, tuple(node.texts(1)), outputs, known)
 
 
-def _attribute(view: memoryview) -> dict[str, Attribute]:
-    """One attribute, by name; nothing for a text or a graph."""
-    name, kind, whole, fraction, many = "", 0, 0, 0.0, []
-    tensor: Array = np.empty(0, np.float32)
-    for number, body in fields(view):
-        if number == 1 and isinstance(body, memoryview):
-            name = str(body, "utf-8")
-        elif number == 2 and isinstance(body, memoryview):
-            (fraction,) = struct.unpack("<f", body)
-        elif number == 3 and isinstance(body, int):
-            whole = signed(body)
-        elif number == 5 and isinstance(body, memoryview):
-            _, tensor = _tensor(body)
-        elif number == 8 and isinstance(body, int):
-            many.append(signed(body))
-        elif number == 20 and isinstance(body, int):
-            kind = body
-    values: dict[int, Attribute] = {_FLOAT: fraction, _INT: whole, _TENSOR: tensor, _INTS: tuple(many)}
-    return {name: values[kind]} if kind in values else {}
+def _attribute(attribute: Message) -> Attribute | None:
+    """The value of an AttributeProto; None for a text or a graph."""
+    kind = attribute.number(20)
+    if kind == _FLOAT:
+        return attribute.float32(2)
+    if kind == _INT:
+        return attribute.number(3)
+    if kind == _TENSOR:
+        return _tensor(attribute.message(5))[1]
+    return tuple(attribute.numbers(8)) if kind == _INTS else None
 
 
-def _tensor(view: memoryview) -> tuple[str, Array]:
+def _tensor(tensor: Message) -> tuple[str, Array]:
     """A TensorProto with its name. Raises GraphInvalid unless it holds numbers of a known type as raw bytes."""
-    name, kind, content = "", 0, memoryview(b"")
-    shape: list[int] = []
-    for number, body in fields(view):
-        if number == 1 and isinstance(body, int):
-            shape.append(signed(body))
-        elif number == 2 and isinstance(body, int):
-            kind = body
-        elif number == 8 and isinstance(body, memoryview):
-            name = str(body, "utf-8")
-        elif number in (4, 9) and isinstance(body, memoryview):  # packed floats, or raw bytes
-            content = body
+    name, kind = tensor.text(8), tensor.number(2)
     if kind not in _DTYPES:
         raise GraphInvalid(f"the tensor {name} has the type {kind}, which is not read here")
-    size, sane = math.prod(shape), all(0 <= length <= MAX_ELEMENTS for length in shape)
-    if not sane or size > MAX_ELEMENTS or len(content) != size * _DTYPES[kind].itemsize:
-        raise GraphInvalid(f"the tensor {name} of shape {shape} has {len(content)} bytes")
-    return name, np.frombuffer(content, _DTYPES[kind]).reshape(shape)
+    content = tensor.body(9) or tensor.body(4)  # raw bytes, or packed floats
+    return name, array(content, _DTYPES[kind], tensor.numbers(1), name)

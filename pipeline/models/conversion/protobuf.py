@@ -1,17 +1,22 @@
 """Reads the protocol buffer wire format, as far as model files use it, without a generated reader.
 
-https://protobuf.dev/programming-guides/encoding/: varints, 64-bit, 32-bit and length-delimited fields. `graphdef` and
+https://protobuf.dev/programming-guides/encoding/: varints, 64-bit, 32-bit and length-delimited fields. `facenet` and
 `onnx` know what the fields mean.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Final
+import math
+import struct
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any, Final
 
-# No model here comes near it; a damaged or negative dimension reads as a huge number.
-MAX_ELEMENTS: Final = 2**28
+import numpy as np
+import numpy.typing as npt
 
+# No model here comes near it; a damaged dimension reads as a huge number.
+_MAX_ELEMENTS: Final = 2**28
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
 
@@ -19,48 +24,86 @@ class GraphInvalid(ValueError):
     """The bytes are not a graph that this reader understands."""
 
 
-def fields(view: memoryview) -> Iterator[tuple[int, int | memoryview]]:
-    """(field number, value) of one message: an int for a varint, the bytes for every other type.
+class Message:
+    """One message: its fields by number, several of one number in the order of the file.
 
-    Raises GraphInvalid, or IndexError where the bytes end inside a number.
+    The singular methods give the last field of a number, and nothing (0, "", b"") if there is none; fields of another
+    type are passed over. All methods raise GraphInvalid.
     """
-    at = 0
-    while at < len(view):
-        key, at = _varint(view, at)
-        number, wire = key >> 3, key & 7
-        if wire == _VARINT:
-            value, at = _varint(view, at)
-            yield number, value
-            continue
-        if wire == _BYTES:
-            length, at = _varint(view, at)
-        elif wire in (_FIXED64, _FIXED32):
-            length = 8 if wire == _FIXED64 else 4
-        else:
-            raise GraphInvalid(f"wire type {wire} at byte {at}")
-        if at + length > len(view):
-            raise GraphInvalid(f"a field of {length} bytes reaches past the end of the file")
-        yield number, view[at : at + length]
-        at += length
+
+    def __init__(self, view: bytes | memoryview) -> None:
+        self._varints: dict[int, list[int]] = defaultdict(list)
+        self._bodies: dict[int, list[memoryview]] = defaultdict(list)
+        view, at = memoryview(view), 0
+        while at < len(view):
+            key, at = _varint(view, at)
+            number, wire = key >> 3, key & 7
+            if wire == _VARINT:
+                value, at = _varint(view, at)
+                self._varints[number].append(value)
+                continue
+            if wire == _BYTES:
+                length, at = _varint(view, at)
+            elif wire in (_FIXED64, _FIXED32):
+                length = 8 if wire == _FIXED64 else 4
+            else:
+                raise GraphInvalid(f"wire type {wire} at byte {at}")
+            if at + length > len(view):
+                raise GraphInvalid(f"a field of {length} bytes reaches past the end of the file")
+            self._bodies[number].append(view[at : at + length])
+            at += length
+
+    def numbers(self, field: int) -> list[int]:
+        """As int64: negative numbers are written as two's complement."""
+        return [number - 2**64 if number >= 2**63 else number for number in self._varints[field]]
+
+    def number(self, field: int) -> int:
+        return next(reversed(self.numbers(field)), 0)
+
+    def float32(self, field: int) -> float:
+        body = self.body(field)
+        if len(body) not in (0, 4):
+            raise GraphInvalid(f"a number of {len(body)} bytes")
+        return float(struct.unpack("<f", body)[0]) if body else 0.0
+
+    def body(self, field: int) -> memoryview:
+        return next(reversed(self._bodies[field]), memoryview(b""))
+
+    def texts(self, field: int) -> list[str]:
+        try:
+            return [str(body, "utf-8") for body in self._bodies[field]]
+        except UnicodeDecodeError as exc:
+            raise GraphInvalid(f"a name is no text: {exc}") from exc
+
+    def text(self, field: int) -> str:
+        return next(reversed(self.texts(field)), "")
+
+    def messages(self, field: int) -> list[Message]:
+        return [Message(body) for body in self._bodies[field]]
+
+    def message(self, field: int) -> Message:
+        return Message(self.body(field))
 
 
-def messages(view: memoryview) -> list[tuple[int, memoryview]]:
-    """The length-delimited fields of one message: messages, texts and packed numbers. Raises as `fields` does."""
-    return [(number, body) for number, body in fields(view) if isinstance(body, memoryview)]
+def array(content: memoryview, dtype: np.dtype[Any], shape: Sequence[int], name: str) -> npt.NDArray[Any]:
+    """The tensor `name` of this type and shape, a view of its bytes. Raises GraphInvalid if they disagree."""
+    if element_count(shape, name) * dtype.itemsize != len(content):
+        raise GraphInvalid(f"the tensor {name} of shape {shape} has {len(content)} bytes")
+    return np.frombuffer(content, dtype).reshape(shape)
 
 
-def signed(number: int) -> int:
-    """A varint as the int64 that it stands for: negative numbers are written as two's complement."""
-    return number - 2**64 if number >= 2**63 else number
+def element_count(shape: Sequence[int], name: str) -> int:
+    """Raises GraphInvalid for a shape that no tensor of a model has."""
+    if min(shape, default=0) < 0 or max(shape, default=0) > _MAX_ELEMENTS or math.prod(shape) > _MAX_ELEMENTS:
+        raise GraphInvalid(f"the tensor {name} has the shape {shape}")
+    return math.prod(shape)
 
 
 def _varint(view: memoryview, at: int) -> tuple[int, int]:
     """The base-128 number at `at`, and where the next field begins."""
     result = 0
-    for shift in range(0, 70, 7):
-        byte = view[at]
-        at += 1
-        result |= (byte & 0x7F) << shift
+    for count, byte in enumerate(view[at : at + 10]):
+        result |= (byte & 0x7F) << 7 * count
         if byte < 0x80:
-            return result, at
-    raise GraphInvalid(f"a number of more than ten bytes at byte {at}")
+            return result, at + count + 1
+    raise GraphInvalid(f"the number at byte {at} has no end")

@@ -93,10 +93,11 @@ def _check_preprocessing(chain: _Chain) -> None:
 def _convolution(chain: _Chain, module: nn.Conv2d) -> tuple[DoubleArray, DoubleArray]:
     """Weight and bias of a convolution with the batch norm after it."""
     (weight,) = chain.take("Conv", 1)
+    assert isinstance(module.padding, tuple)
     wanted: dict[str, Attribute] = {
         "kernel_shape": module.kernel_size,
         "strides": module.stride,
-        "pads": (*_pair(module.padding), *_pair(module.padding)),
+        "pads": (*module.padding, *module.padding),
         "dilations": module.dilation,
         "group": module.groups,
     }
@@ -105,11 +106,6 @@ def _convolution(chain: _Chain, module: nn.Conv2d) -> tuple[DoubleArray, DoubleA
         raise GraphInvalid(f"{chain.node.outputs[0]} has weights of shape {weight.shape}")
     scale, shift = _batch_norm(chain, module.out_channels)
     return weight * scale[:, None, None, None], shift
-
-
-def _pair(padding: str | tuple[int, ...]) -> tuple[int, ...]:
-    assert not isinstance(padding, str)
-    return padding
 
 
 def _linear(chain: _Chain, module: nn.Linear, channels: int) -> tuple[DoubleArray, DoubleArray]:

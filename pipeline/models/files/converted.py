@@ -54,7 +54,11 @@ def is_current(path: Path, source_sha256: str) -> bool:
     """`path` was made from that source by this converter; reads the header alone. Raises WeightsCorrupt."""
     if not path.exists():
         return False
-    return _claims(path, _metadata(path)) == (source_sha256, str(CONVERTER_VERSION))
+    metadata = _metadata(path)
+    for key in (_SOURCE, _VERSION):
+        if key not in metadata:
+            raise _corrupt(path, f"its header says nothing of {key!r}")
+    return (metadata[_SOURCE], metadata[_VERSION]) == (source_sha256, str(CONVERTER_VERSION))
 
 
 def read_converted(path: Path) -> dict[str, torch.Tensor]:
@@ -83,13 +87,6 @@ def _metadata(path: Path) -> dict[str, str]:
             return file.metadata() or {}
     except (OSError, safetensors.SafetensorError) as exc:
         raise _corrupt(path, str(exc)) from exc
-
-
-def _claims(path: Path, metadata: Mapping[str, str]) -> tuple[str, str]:
-    try:
-        return metadata[_SOURCE], metadata[_VERSION]
-    except KeyError as exc:
-        raise _corrupt(path, f"its header says nothing of {exc}") from exc
 
 
 def _corrupt(path: Path, detail: str) -> WeightsCorrupt:

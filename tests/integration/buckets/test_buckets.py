@@ -98,7 +98,7 @@ def test_what_fails_in_passing_is_asked_for_again(bucket: str, client: Any, prox
     assert buckets.read(f"{bucket}/a")[0] == DATA
     assert proxy.asked["GET"] == 1 + (fault != SLOW)
     proxy.choose = first_only(fault, "GET")
-    assert b"".join(buckets.read_pieces(f"{bucket}/a")) == DATA
+    assert b"".join(buckets.open_object(f"{bucket}/a")[1]) == DATA
 
 
 def test_an_object_that_changes_while_it_is_read_is_never_half_of_each(
