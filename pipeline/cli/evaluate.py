@@ -320,8 +320,7 @@ def _experiment(
     figures = {**report.as_dict(), **origin}
     written: list[Path] = []
     if out is not None:
-        from pipeline.pages.page import write_page
-        from pipeline.pages.sections import Row, Section
+        from pipeline.report.page import Row, Section, write_page
         from pipeline.store import Folder
 
         rows = [Row(label, text) for label, text in {"weights": figures["weights"] or "none", **origin}.items()]

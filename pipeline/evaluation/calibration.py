@@ -44,7 +44,7 @@ from pipeline.jobs.accounts import find_account
 from pipeline.jobs.calibration_file import write_calibration
 from pipeline.jobs.store import open_store
 from pipeline.matching.calibration import EXPONENTS, Calibration
-from pipeline.pages.sections import Row, Section
+from pipeline.report.page import Row, Section
 from pipeline.store import StoreIdentity
 from pipeline.types import DoubleArray, Progress
 

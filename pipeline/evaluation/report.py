@@ -1,7 +1,7 @@
 """The report of an experiment: its figures as JSON, as lines in a terminal and as one page; and what they leave out.
 
 A row has a label, a text for people and an explanation for the page. Rows are grouped in sections; a section may also
-have a listing and plots, made only for the page.
+have tables and plots, made only for the page.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
 from pipeline.errors import InputError
-from pipeline.pages.sections import Row, Section
+from pipeline.report.page import Row, Section
 from pipeline.types import ACCEPTED_STATUSES
 
 Result = TypeVar("Result")

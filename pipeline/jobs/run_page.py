@@ -15,11 +15,11 @@ from typing import Any
 from pipeline.config import DecodeSettings, MatchSettings, nearest_threshold
 from pipeline.errors import UsageError
 from pipeline.jobs.accounts import find_account
-from pipeline.jobs.face_pictures import FacePictures
-from pipeline.jobs.page_data import page_file
-from pipeline.jobs.page_sections import REPORTED, PageOf, PageRequest, subjects
 from pipeline.jobs.store import Store
-from pipeline.pages.page import page_bytes, write_page
+from pipeline.report.contents import REPORTED, Contents, PageRequest, subjects
+from pipeline.report.page import page_bytes, write_page
+from pipeline.report.page_data import page_file
+from pipeline.report.pictures import FacePictures
 from pipeline.store import FINISHED, RunRow
 
 
@@ -56,17 +56,18 @@ def write_report_page(store: Store, to: Path, *, account: str | None = None, run
     store.unlock()
     if run is None:
         title = f"{store.path.name}: its people"
-        request = PageRequest(account_id, (), title, None, {}, settled.match, with_people=True)
+        request = PageRequest(account_id, None, title, None, {}, settled.match, with_people=True)
     else:
         request = _of_run(run, report_of(store, run), with_people=True)
     write_page(to.absolute(), request.title, _page(store, request, settled.decode).sections())
     return None if run is None else run.run_id
 
 
-def _page(store: Store, request: PageRequest, decode: DecodeSettings) -> PageOf:
+def _page(store: Store, request: PageRequest, decode: DecodeSettings) -> Contents:
     mentioned = subjects(request.report) if request.with_people else None
-    data = store.page_data(request.account_id, request.run_ids, request.match.threshold, mentioned)
-    return PageOf(store.identity, request, data, FacePictures(store.folder, data.key, decode))
+    run_ids = [] if request.run_id is None else [request.run_id]
+    data = store.page_data(request.account_id, run_ids, request.match.threshold, mentioned)
+    return Contents(store.identity, request, data, FacePictures(store.folder, data.key, decode))
 
 
 def _run(store: Store, account_id: int, run_id: str | None) -> RunRow | None:
@@ -84,4 +85,4 @@ def _of_run(run: RunRow, report: Mapping[str, Any], *, with_people: bool) -> Pag
     known = {f.name: planned[f.name] for f in dataclasses.fields(MatchSettings) if f.name in planned}
     match = MatchSettings(**known)
     match = dataclasses.replace(match, threshold=nearest_threshold(match.threshold))
-    return PageRequest(run.account_id, (run.run_id,), title, run.source, report, match, with_people)
+    return PageRequest(run.account_id, run.run_id, title, run.source, report, match, with_people)

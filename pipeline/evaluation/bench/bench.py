@@ -38,7 +38,7 @@ from pipeline.extraction.images.files import read_file, shown
 from pipeline.extraction.sources.scan import scan_source
 from pipeline.jobs.store_identity import weights_file
 from pipeline.models.weights import cache_folder, resolve
-from pipeline.pages.sections import Row, Section
+from pipeline.report.page import Row, Section
 from pipeline.runtime.buckets import is_address
 from pipeline.runtime.device import describe, resolve_device
 from pipeline.runtime.threads import set_threads, thread_count

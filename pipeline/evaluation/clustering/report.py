@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -11,13 +11,13 @@ from pipeline.config import DecodeSettings, Settings, SourceSettings
 from pipeline.errors import InputError, ManifestInvalid, UsageError
 from pipeline.evaluation.clustering.measures import Agreement, ClusteringResult, Fault, evaluate_clustering
 from pipeline.evaluation.photos.labels import read_labels
+from pipeline.evaluation.pictures import Thumbnails
 from pipeline.evaluation.report import NO_FACE, Report, Skipped, unusable
 from pipeline.extraction.images.files import shown
 from pipeline.extraction.sources.scan import scan_source, source_kind
 from pipeline.jobs.accounts import find_account
 from pipeline.jobs.store import Store, open_store
-from pipeline.pages.pictures import Thumbnails
-from pipeline.pages.sections import Picture, Row, Section, Table
+from pipeline.report.page import Picture, Row, Section, Table
 from pipeline.types import Progress
 
 _PICTURES = 30  # per table of faults
@@ -206,8 +206,8 @@ def _sections(
     agreement.append(Row("labels", labels, "Of several faces, the one nearest the centre counts.", detail=True))
     return [
         Section("Agreement of people and identities", agreement),
-        Section("Worst mixed identities", (), _MIXED, lambda: _faults(r.worst_mixed, photos, settings)),
-        Section("Worst split people", (), _SPLIT, lambda: _faults(r.worst_split, photos, settings)),
+        Section("Worst mixed identities", (), _MIXED, _faults(r.worst_mixed, photos, settings)),
+        Section("Worst split people", (), _SPLIT, _faults(r.worst_split, photos, settings)),
     ]
 
 
@@ -215,7 +215,7 @@ def described(agreement: Agreement) -> str:
     return f"precision {agreement.precision:.4f}, recall {agreement.recall:.4f}, F {agreement.f:.4f}"
 
 
-def _faults(faults: Sequence[Fault], photos: Mapping[str, Path], settings: DecodeSettings) -> Table:
+def _faults(faults: Sequence[Fault], photos: Mapping[str, Path], settings: DecodeSettings) -> Iterator[Table]:
     thumbnails = Thumbnails(photos, settings, _PICTURES)
     rows = [
         (
@@ -227,4 +227,4 @@ def _faults(faults: Sequence[Fault], photos: Mapping[str, Path], settings: Decod
         )
         for fault in faults
     ]
-    return Table(("name", "faces", "parts", "wrong pairs", "the largest parts"), rows)
+    yield Table(("name", "faces", "parts", "wrong pairs", "the largest parts"), rows)

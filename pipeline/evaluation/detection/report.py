@@ -5,7 +5,7 @@ The faces are those that the detector finds now, or those that a store has.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import groupby
 from operator import itemgetter
@@ -20,6 +20,7 @@ from pipeline.errors import InputError
 from pipeline.evaluation.detection.annotations import AnnotatedImage, read_boxes
 from pipeline.evaluation.detection.measures import IOU, DetectedFaces, DetectionResult, evaluate_detection
 from pipeline.evaluation.photos.portraits import decoded_batches
+from pipeline.evaluation.pictures import line_plot
 from pipeline.evaluation.report import Report, Skipped, unusable
 from pipeline.extraction.detection.cascade import MtcnnDetector
 from pipeline.extraction.detection.networks import load_networks
@@ -31,8 +32,7 @@ from pipeline.jobs.store import Store, open_store
 from pipeline.jobs.store_settings import settings_of_store
 from pipeline.models.registry import DETECTOR
 from pipeline.models.weights import detector_files
-from pipeline.pages.pictures import Axis, Series, line_plot
-from pipeline.pages.sections import Row, Section, Table
+from pipeline.report.page import Row, Section, Table
 from pipeline.runtime.device import FittingBatches, resolve_device
 from pipeline.runtime.threads import set_threads
 from pipeline.types import DecodedImage, FloatArray, Progress
@@ -80,8 +80,8 @@ def report_detection(request: DetectionRequest, progress: Progress) -> Report[De
     with skipped.explaining():
         result = evaluate_detection(kept, detections, request.min_px)
     sections = [
-        Section("Faces to find", _rows(result), plots=lambda: _plots(result)),
-        Section("Images with the most errors", listing=lambda: _worst_table(result)),
+        Section("Faces to find", _rows(result), parts=_plots(result)),
+        Section("Images with the most errors", parts=[_worst_table(result)]),
         skipped.section(),
     ]
     figures = {
@@ -177,12 +177,10 @@ def _rows(r: DetectionResult) -> list[Row]:
     ]
 
 
-def _plots(result: DetectionResult) -> list[str]:
-    if not result.recalls:
-        return []
-    curve = Series("detector", result.recalls, result.precisions)
-    axes = Axis("recall", low=0.0, high=1.0), Axis("precision", low=0.0, high=1.02)
-    return [line_plot("Precision over recall", [curve], *axes)]
+def _plots(r: DetectionResult) -> Iterator[str]:
+    if r.recalls:
+        limits = {"xlim": (0.0, 1.0), "ylim": (0.0, 1.02)}
+        yield line_plot("Precision over recall", r.recalls, r.precisions, xlabel="recall", ylabel="precision", **limits)
 
 
 def _worst_table(result: DetectionResult) -> Table:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -16,13 +17,13 @@ from pipeline.evaluation.identification.measures import (
 )
 from pipeline.evaluation.photos.labels import LabelledPhotos, read_labels
 from pipeline.evaluation.photos.portraits import Embedded, embed_photos
+from pipeline.evaluation.pictures import line_plot
 from pipeline.evaluation.report import Report, Skipped
 from pipeline.evaluation.statistics import pairs_needed
 from pipeline.extraction.images.files import shown
 from pipeline.matching.calibration import Calibration
 from pipeline.matching.match import Matcher
-from pipeline.pages.pictures import Axis, Series, line_plot
-from pipeline.pages.sections import Row, Section
+from pipeline.report.page import Row, Section
 from pipeline.runtime.device import resolve_device
 from pipeline.types import BoolArray, Progress
 
@@ -71,7 +72,7 @@ def report_identification(request: IdentificationRequest, progress: Progress) ->
         result = _evaluate(request, labels, in_gallery, embedded)
     sections = [
         Section("Searches", _searches(result)),
-        Section("Rates", _rates(result), _FNIR, plots=lambda: _plots(result)),
+        Section("Rates", _rates(result), _FNIR, _plots(result)),
         skipped.section(),
     ]
     identity = embedded.identity
@@ -131,9 +132,7 @@ def described(rate: FnirAtFpir) -> str:
     return f"{rate.fnir:.2%} (95 %: {low:.2%} to {high:.2%}; T = {rate.threshold:.4f})"
 
 
-def _plots(result: IdentificationResult) -> list[str]:
-    if not result.curve_fpir:
-        return []
-    title = f"FNIR over FPIR, {result.gallery_people:,} people"
-    curve = Series("FNIR", result.curve_fpir, result.curve_fnir)
-    return [line_plot(title, [curve], Axis("FPIR", log=True), Axis("FNIR", low=0.0))]
+def _plots(r: IdentificationResult) -> Iterator[str]:
+    if r.curve_fpir:
+        title, scale = f"FNIR over FPIR, {r.gallery_people:,} people", {"xscale": "log", "ylim": (0.0, None)}
+        yield line_plot(title, r.curve_fpir, r.curve_fnir, xlabel="FPIR", ylabel="FNIR", **scale)

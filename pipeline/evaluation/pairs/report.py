@@ -22,12 +22,12 @@ from pipeline.evaluation.pairs.measures import (
     match_cut,
 )
 from pipeline.evaluation.photos.portraits import embed_photos
+from pipeline.evaluation.pictures import histogram, line_plot
 from pipeline.evaluation.report import Report, Skipped
 from pipeline.evaluation.statistics import Interval
 from pipeline.extraction.images.files import shown
 from pipeline.matching.calibration import Calibration
-from pipeline.pages.pictures import Axis, Series, histogram, line_plot
-from pipeline.pages.sections import Row, Section, Table
+from pipeline.report.page import Row, Section, Table
 from pipeline.types import Progress
 
 _BINS: Final = 80
@@ -92,10 +92,10 @@ def _at_threshold(rates: RatesAt) -> str:
 def _sections(r: PairsResult, rated: ScoredPairs, shared: int, calibration: Calibration) -> list[Section]:
     return [
         Section("Accuracy", list(_accuracy_rows(r, shared))),
-        Section("Error rates", _rate_rows(r), _RATES, plots=lambda: _curves(r)),
-        Section("Distances", text=_DISTANCES, plots=lambda: [_distances(r, rated, calibration)]),
-        Section("Closest pairs of two people", (), _CLOSEST, lambda: _pairs_table(r.nearest_strangers)),
-        Section("Farthest pairs of one person", (), _FARTHEST, lambda: _pairs_table(r.farthest_photos)),
+        Section("Error rates", _rate_rows(r), _RATES, _curves(r)),
+        Section("Distances", text=_DISTANCES, parts=_distances(r, rated, calibration)),
+        Section("Closest pairs of two people", (), _CLOSEST, [_pairs_table(r.nearest_strangers)]),
+        Section("Farthest pairs of one person", (), _FARTHEST, [_pairs_table(r.farthest_photos)]),
     ]
 
 
@@ -123,16 +123,14 @@ def _rate_rows(r: PairsResult) -> list[Row]:
     ]
 
 
-def _curves(result: PairsResult) -> list[str]:
-    fmr = Axis("FMR", log=True)
-    hits = [1 - missed for missed in result.curve_fnmr]
-    return [
-        line_plot("ROC", [Series("ROC", result.curve_fmr, hits)], fmr, Axis("1 - FNMR", high=1.0)),
-        line_plot("DET", [Series("DET", result.curve_fmr, result.curve_fnmr)], fmr, Axis("FNMR", log=True)),
-    ]
+def _curves(result: PairsResult) -> Iterator[str]:
+    fmr, fnmr = result.curve_fmr, result.curve_fnmr
+    hits = [1 - missed for missed in fnmr]
+    yield line_plot("ROC", fmr, hits, xlabel="FMR", xscale="log", ylabel="1 - FNMR", ylim=(None, 1.0))
+    yield line_plot("DET", fmr, fnmr, xlabel="FMR", xscale="log", ylabel="FNMR", yscale="log")
 
 
-def _distances(result: PairsResult, rated: ScoredPairs, calibration: Calibration) -> str:
+def _distances(result: PairsResult, rated: ScoredPairs, calibration: Calibration) -> Iterator[str]:
     edges = np.linspace(0.0, 4.0, _BINS + 1)
     # Counts raw distances between mapped edges: there may be a hundred million distances.
     cuts = np.array([match_cut(float(edge), calibration) for edge in edges[:-1]] + [4.0 + 1e-9])
@@ -141,7 +139,7 @@ def _distances(result: PairsResult, rated: ScoredPairs, calibration: Calibration
         for name, values in (("one person", rated.genuine), ("two people", rated.impostor))
     }
     mark = {f"T = {result.at_threshold.threshold:g}": result.at_threshold.threshold}
-    return histogram("Distances", counts, edges, Axis("squared contract distance"), mark)
+    yield histogram("Distances", counts, edges, "squared contract distance", mark)
 
 
 def _pairs_table(pairs: Sequence[PairDistance]) -> Table:

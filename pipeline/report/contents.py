@@ -6,7 +6,7 @@ import json
 import platform
 import shlex
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -14,12 +14,11 @@ from itertools import groupby
 from typing import Any, Final
 
 from pipeline.config import MatchSettings
-from pipeline.jobs.doubtful_pairs import WIDER_FMR, Pair
-from pipeline.jobs.face_pictures import FacePictures
-from pipeline.jobs.page_data import BIN, PEOPLE, PageData
-from pipeline.jobs.plan_counts import SHORT_ID, listed
 from pipeline.matching.calibration import Calibration
-from pipeline.pages.sections import Bars, Cell, Picture, Row, Section, Sheet, Table
+from pipeline.report.doubtful_pairs import WIDER_FMR
+from pipeline.report.page import SHORT_ID, Bars, Cell, Picture, Row, Section, Sheet, Table, listed
+from pipeline.report.page_data import BIN, PEOPLE, PageData
+from pipeline.report.pictures import FacePictures
 from pipeline.store import StoreIdentity
 from pipeline.types import QUALITIES
 
@@ -35,27 +34,20 @@ _COUNTS: Final = (  # of a report: what the scan found
     *("moved", "changed", "vanished", "back", "forgotten", "forgotten_missing", "too_many_missing"),
     *("labels_changed", "renamed", "relabelled", "unsettled", "faces_lost", "faces_gained", "people_deleted"),
 )
-# Of a report: title, and heads of the columns with the keys of an entry, which is else a path or two.
+# Lists of a report: their titles and columns. An entry is a mapping, or a path or two.
 _LISTS: Final = {
-    "moved_sources": ("Moved as a whole", ("from", "to"), ()),
-    "moved_files": ("Moved", ("from", "to"), ()),
-    "changed_files": ("Changed", ("photo",), ()),
-    "face_changes": (
-        "Who lost or gained a face, because a photo changed",
-        ("person", "photo", "change"),
-        ("person_id", "path", "change"),
-    ),
-    "vanished_files": ("Vanished", ("photo",), ()),
-    "renamed_persons": ("Renamed, because their label changed", ("person",), ("person_id",)),
-    "relabelled_faces": ("Others', because their label changed", ("person", "photo"), ("person_id", "path")),
-    "unsettled_labels": (
-        "Labels that were not followed",
-        ("person", "photo", "why"),
-        ("person_id", "path", "reason"),
-    ),
-    "label_conflicts": ("Photos whose label names somebody else", ("person", "photo"), ("person_id", "path")),
-    "left_out_folders": ("Folders that were left out", ("folder",), ()),
+    "moved_sources": ("Moved as a whole", ("from", "to")),
+    "moved_files": ("Moved", ("from", "to")),
+    "changed_files": ("Changed", ("photo",)),
+    "face_changes": ("Who lost or gained a face, because a photo changed", ("person", "photo", "change")),
+    "vanished_files": ("Vanished", ("photo",)),
+    "renamed_persons": ("Renamed, because their label changed", ("person",)),
+    "relabelled_faces": ("Others', because their label changed", ("person", "photo")),
+    "unsettled_labels": ("Labels that were not followed", ("person", "photo", "why")),
+    "label_conflicts": ("Photos whose label names somebody else", ("person", "photo")),
+    "left_out_folders": ("Folders that were left out", ("folder",)),
 }
+_KEYS: Final = {"person": "person_id", "photo": "path", "change": "change", "why": "reason"}  # of columns, in an entry
 _NO_PHOTOS: Final = frozenset({"moved_sources", "left_out_folders"})  # whose paths are of folders
 _QUALITY_NAMES: Final = dict(zip(QUALITIES, ("Pose", "Sharpness", "Contrast"), strict=True))
 _PACKAGES: Final = ("facepipe", "torch", "openvino", "numpy", "pillow", "duckdb")
@@ -63,12 +55,12 @@ _PACKAGES: Final = ("facepipe", "torch", "openvino", "numpy", "pillow", "duckdb"
 
 @dataclass(frozen=True)
 class PageRequest:
-    """What a page is about: these runs of an account, or with none all that is in the store."""
+    """What a page is about: this run of an account, or with None all that is in the store."""
 
     account_id: int
-    run_ids: Sequence[str]
+    run_id: str | None
     title: str
-    source: str | None  # of the runs
+    source: str | None  # of the run
     report: Mapping[str, Any]  # as run.json has it; empty for a whole store
     match: MatchSettings
     with_people: bool  # pictures, names and paths
@@ -81,8 +73,8 @@ def subjects(report: Mapping[str, Any]) -> tuple[list[str], list[str]]:
 
 
 @dataclass(frozen=True)
-class PageOf:
-    """The page of a request. Its sections are made one after another, as the page is written."""
+class Contents:
+    """The contents of a requested page. Its sections are made one after another, as the page is written."""
 
     identity: StoreIdentity
     request: PageRequest
@@ -94,34 +86,44 @@ class PageOf:
         if self.request.with_people:
             yield Section(
                 "People",
-                sheets=self._people,
                 text=f"The {PEOPLE} whom most photos show. Commands take the first letters of a name or an id.",
+                parts=self._people(),
             )
-            yield Section("Perhaps one person", sheets=self._pairs, text=self._about_pairs)
+            yield Section(
+                "Perhaps one person",
+                text="Two people whose faces are nearly a match, or are one: they score above "
+                f"{self.data.doubts.wider_score:.3f}, as one in {1 / WIDER_FMR:,.0f} pairs of strangers does. "
+                "`facepipe people merge ID ID` makes them one; `not-same` says that they are two, and they are not "
+                "shown again.",
+                parts=self._pairs(),
+            )
             yield Section(
                 "The weakest matches",
                 text="Just above the threshold: the face, and the person that it was given to. `facepipe people move` "
                 "gives a face to somebody else.",
-                sheets=self._weakest,
+                parts=self._weakest(),
             )
             yield Section(
                 "Rejected faces",
                 text="They match nobody, and are too poor for a new person to be known by. By the reason.",
-                sheets=self._rejected,
+                parts=self._rejected(),
             )
-            yield Section("Photos that could not be used", listing=self._refused)
-        yield Section("What changed since the last run", [*self._changes()])
+            yield Section("Photos that could not be used", parts=[self._refused()])
+        counts = {name: self.request.report.get(name) for name in _COUNTS}
+        changes = [Row(name.replace("_", " "), f"{count:,}") for name, count in counts.items() if count]
+        yield Section("What changed since the last run", changes)
         if self.request.with_people:
             yield from self._lists()
-        yield Section("Left alone", [*self._left_alone()])
+        left = {"files": self.request.report.get("left_alone"), "folders": self.request.report.get("left_out")}
+        yield Section("Left alone", [Row(label, listed(kinds)) for label, kinds in left.items() if kinds])
         yield Section(
             "Quality and scores",
             text="How many faces. Left of its gate a face makes no new person; a score of 1 and more is a match.",
-            bars=self._bars,
+            parts=self._bars(),
         )
-        if self.request.with_people and not self.request.run_ids:
-            yield Section("The last runs", listing=self._runs)
-        yield Section("Where the time went", listing=self._stages)
+        if self.request.with_people and self.request.run_id is None:
+            yield Section("The last runs", parts=[self._runs()])
+        yield Section("Where the time went", parts=[self._stages()])
         yield Section("How it was made", [*self._made()])
 
     def _overview(self) -> Iterator[Row]:
@@ -138,82 +140,62 @@ class PageOf:
             yield Row("warning", warning)
 
     def _totals(self) -> Iterator[Row]:
-        rows = self.data.totals.to_pylist()
+        rows = self.data.rows("totals")
         for kind, label in (("images", "photos"), ("faces", "faces"), ("people", "people")):
             counts = {row["name"]: row["count"] for row in rows if row["kind"] == kind}
             yield Row(label, f"{sum(counts.values()):,}: {listed(counts)}")
 
     def _people(self) -> Iterator[Sheet]:
-        faces = {key: [*rows] for key, rows in groupby(self.data.faces.to_pylist(), lambda row: row["person_id"])}
-        for person in self.data.people.to_pylist():
+        faces = {key: [*rows] for key, rows in groupby(self.data.rows("faces_seen"), lambda row: row["person_id"])}
+        for person in self.data.rows("people_seen"):
             # Half of what may be decoded is for the sections that follow.
             cuts = [self.pictures.cut(face, spare=0.5) for face in faces.get(person["person_id"], ())]
-            photos = f"{person['photos']:,} photo{'s' if person['photos'] != 1 else ''}"
             directory = "" if person["directory"] == "main" else f" in {person['directory']}"
-            own = Picture(self.pictures.stored(person), "")
-            pictures = [picture for picture in (own, *(Picture(cut, "") for cut in cuts)) if picture.uri]
-            yield Sheet(_name_and_id(person), pictures or [Picture(None, "no picture")], f"{photos}{directory}")
-
-    @property
-    def _about_pairs(self) -> str:
-        return (
-            "Two people whose faces are nearly a match, or are one: they score above "
-            f"{self.data.doubts.wider_score:.3f}, as one in {1 / WIDER_FMR:,.0f} pairs of strangers does. `facepipe "
-            "people merge ID ID` makes them one; `not-same` says that they are two, and they are not shown again."
-        )
+            pictures = _pictures([self.pictures.stored(person), *cuts])
+            yield Sheet(_name_and_id(person), pictures, f"{_photos(person['photos'])}{directory}")
 
     def _pairs(self) -> Iterator[Sheet]:
         for pair in self.data.doubts.pairs:
             sides = [Picture(self.pictures.stored(person), _name_and_id(person)) for person in (pair.one, pair.other)]
-            yield Sheet(f"{pair.score:.3f}", sides, _warning(pair))
+            warning = f"Both are on {_photos(pair.photos)}: hardly one person." if pair.photos else ""
+            yield Sheet(f"{pair.score:.3f}", sides, warning)
 
     def _weakest(self) -> Iterator[Sheet]:
-        for face in self.data.weakest.to_pylist():
+        for face in self.data.rows("weakest_matches"):
             cut = self.pictures.cut(face, spare=0.25)
             self.pictures.media_ids.add(face["media_id"])  # by its path
-            sides = [Picture(cut, ""), Picture(self.pictures.stored(face), _name_and_id(face))]
+            sides = [Picture(cut), Picture(self.pictures.stored(face), _name_and_id(face))]
             yield Sheet(f"{face['similarity_score']:.3f}", sides, f"{face['path']} (face {face['face_id']})")
 
     def _rejected(self) -> Iterator[Sheet]:
-        for reason, rows in groupby(self.data.rejected.to_pylist(), lambda row: row["reason"]):
+        for reason, rows in groupby(self.data.rows("rejection_samples"), lambda row: row["reason"]):
             faces = [*rows]
-            pictures = [Picture(self.pictures.cut(face), "") for face in faces]
-            seen = [picture for picture in pictures if picture.uri] or [Picture(None, "no picture")]
-            yield Sheet(f"{reason}: {faces[0]['count']:,}", seen)
+            cuts = [self.pictures.cut(face) for face in faces]
+            yield Sheet(f"{reason}: {faces[0]['count']:,}", _pictures(cuts))
 
     def _refused(self) -> Table:
-        rows = self.data.refused.to_pylist()
+        rows = self.data.rows("refused_files")
         self.pictures.media_ids.update(row["media_id"] for row in rows)
         return Table(
             ("status", "of so many", "photo", "reason"),
             [(row["status"], f"{row['count']:,}", row["path"], row["reason"]) for row in rows],
         )
 
-    def _changes(self) -> Iterator[Row]:
-        for name in _COUNTS:
-            if self.request.report.get(name):
-                yield Row(name.replace("_", " "), f"{self.request.report[name]:,}")
-
     def _lists(self) -> Iterator[Section]:
         """Without persons who are gone, and paths at which the store has no photo any more: they may be forgotten."""
-        report = self.request.report
-        self.pictures.person_ids.update(self.data.names)
-        self.pictures.media_ids.update(self.data.media["media_id"].to_pylist())
-        known = {None, *self.data.names, *self.data.media["path"].to_pylist()}
-        for name, (title, head, keys) in _LISTS.items():
-            shown = [e for e in report.get(name, ()) if name in _NO_PHOTOS or known.issuperset(_subject(e))]
-            rows = [_cells(entry, keys, self.data.names) for entry in shown]
+        names, media = self.data.names, self.data.rows("media_at")
+        self.pictures.person_ids.update(names)
+        self.pictures.media_ids.update(row["media_id"] for row in media)
+        known = {None, *names, *(row["path"] for row in media)}
+        for name, (title, head) in _LISTS.items():
+            entries = self.request.report.get(name, ())
+            rows = [_cells(e, head, names) for e in entries if name in _NO_PHOTOS or known.issuperset(_subject(e))]
             rest = f"The first {_LISTED} of {len(rows):,}." if len(rows) > _LISTED else ""
-            yield Section(title, text=rest, listing=_listing(head, rows[:_LISTED]))
-
-    def _left_alone(self) -> Iterator[Row]:
-        for name, label in (("left_alone", "files"), ("left_out", "folders")):
-            if self.request.report.get(name):
-                yield Row(label, listed(self.request.report[name]))
+            yield Section(title, text=rest, parts=[Table(head, rows[:_LISTED])])
 
     def _bars(self) -> Iterator[Bars]:
         counts: dict[str, dict[int, int]] = {}
-        for row in self.data.histograms.to_pylist():
+        for row in self.data.rows("face_histograms"):
             counts.setdefault(row["measure"], {})[row["bin"]] = row["count"]
         match = self.request.match
         gates = dict(zip(QUALITIES, (match.min_cpq, match.min_fsq, match.min_fcq), strict=True))
@@ -231,7 +213,7 @@ class PageOf:
             ("begun (UTC)", "source", "photos", "run"),
             [
                 (f"{row['started_at']:%Y-%m-%d %H:%M}", row["source"], f"{row['rows'] or 0:,}", row["run_id"])
-                for row in self.data.runs.to_pylist()
+                for row in self.data.rows("last_runs")
             ],
         )
 
@@ -253,34 +235,33 @@ class PageOf:
             if self.request.report.get(name):
                 yield Row(name, str(self.request.report[name]))
         yield Row("versions", f"{', '.join(_versions())}, Python {platform.python_version()}")
-        for run_id in self.request.run_ids:
-            yield Row("run", run_id)
+        if self.request.run_id is not None:
+            yield Row("run", self.request.run_id)
         if self.request.with_people and self.request.source is not None:
             yield Row("again", shlex.join(self._command(self.request.source)))
 
     def _command(self, source: str) -> list[str]:
         """What brings the same photos into a new store."""
-        identity, match, default = self.identity, self.request.match, MatchSettings()
-        flags = {
-            "threshold": (match.threshold, default.threshold),
-            "min-cpq": (match.min_cpq, default.min_cpq),
-            "min-fsq": (match.min_fsq, default.min_fsq),
-            "min-fcq": (match.min_fcq, default.min_fcq),
-        }
-        words = ["facepipe", "run", source, "--store", "NEW", "--weights", identity.weights, "--mode", identity.mode]
-        for flag, (value, usual) in flags.items():
-            words += [f"--{flag}", f"{value:g}"] if value != usual else []
+        words = ["facepipe", "run", source, "--store", "NEW", "--weights", self.identity.weights]
+        words += ["--mode", self.identity.mode]
+        for name in ("threshold", "min_cpq", "min_fsq", "min_fcq"):
+            value = getattr(self.request.match, name)
+            if value != getattr(MatchSettings(), name):
+                words += [f"--{name.replace('_', '-')}", f"{value:g}"]
         return words
+
+
+def _pictures(uris: Sequence[str | None]) -> list[Picture]:
+    """The pictures that are there; if none is, a picture that says so."""
+    return [Picture(uri) for uri in uris if uri] or [Picture(None, "no picture")]
+
+
+def _photos(count: int) -> str:
+    return f"{count:,} photo{'s' if count != 1 else ''}"
 
 
 def _name_and_id(person: Mapping[str, Any]) -> str:
     return " · ".join(text for text in (person["name"], person["person_id"][:SHORT_ID]) if text)
-
-
-def _warning(pair: Pair) -> str:
-    if not pair.photos:
-        return ""
-    return f"Both are on {pair.photos:,} photo{'s' if pair.photos != 1 else ''}: hardly one person."
 
 
 def _subject(entry: Any) -> tuple[str | None, str | None]:
@@ -291,17 +272,13 @@ def _subject(entry: Any) -> tuple[str | None, str | None]:
     return None, entry if isinstance(entry, str) else entry[-1]
 
 
-def _cells(entry: object, keys: Sequence[str], names: Mapping[str, str | None]) -> list[Cell]:
+def _cells(entry: Any, head: Sequence[str], names: Mapping[str, str | None]) -> list[Cell]:
     if isinstance(entry, Mapping):
         person_id = entry.get("person_id")
         who = _name_and_id({"person_id": person_id, "name": names.get(person_id)}) if person_id else "nobody"
         known = {**entry, "person_id": who}
-        return [str(known.get(key) or "") for key in keys]
-    return [str(text) for text in entry] if isinstance(entry, (list, tuple)) else [str(entry)]
-
-
-def _listing(head: Sequence[str], rows: Sequence[Sequence[Cell]]) -> Callable[[], Table]:
-    return lambda: Table(head, rows)
+        return [str(known.get(_KEYS[column]) or "") for column in head]
+    return [entry] if isinstance(entry, str) else [str(path) for path in entry]
 
 
 def _versions() -> Iterator[str]:

@@ -1,15 +1,15 @@
-"""What a report page needs of a store, gathered where the store is, and where the page of a run is kept."""
+"""What a report needs of a store, gathered where the store is, and where the page of a run is kept."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 
-from pipeline.jobs.doubtful_pairs import NO_DOUBTS, Doubts, doubtful_pairs
+from pipeline.report.doubtful_pairs import NO_DOUBTS, Doubts, doubtful_pairs
 from pipeline.store import PAGE, LocalStore, overview, pages
 
 BIN: Final = 0.025  # the width of a histogram's bins
@@ -26,54 +26,42 @@ _RUNS: Final = 20
 Mentioned: TypeAlias = tuple[Sequence[str], Sequence[str]]  # ids of persons, paths of photos
 
 
-def _no_rows() -> pa.Table:
-    return pa.table({})
-
-
 @dataclass(frozen=True)
 class PageData:
-    """The rows of a page, as `overview` describes them. Without people all but the first two are empty."""
+    """The data of a page. A page without people has only the tables `totals` and `face_histograms`."""
 
-    totals: pa.Table
-    histograms: pa.Table
+    tables: Mapping[str, pa.Table]  # by the name of their query in `overview`
     key: bytes | None = None  # of the account's pictures; None: they are not encrypted
-    people: pa.Table = field(default_factory=_no_rows)
-    faces: pa.Table = field(default_factory=_no_rows)  # of the first people
     doubts: Doubts = NO_DOUBTS
-    weakest: pa.Table = field(default_factory=_no_rows)
-    rejected: pa.Table = field(default_factory=_no_rows)
-    refused: pa.Table = field(default_factory=_no_rows)
-    runs: pa.Table = field(default_factory=_no_rows)
-    media: pa.Table = field(default_factory=_no_rows)  # at the paths
     names: Mapping[str, str | None] = field(default_factory=dict)  # of the persons
+
+    def rows(self, table: str) -> list[dict[str, Any]]:
+        return self.tables[table].to_pylist() if table in self.tables else []
 
 
 def page_data(
     store: LocalStore, account_id: int, run_ids: Sequence[str], threshold: float, mentioned: Mentioned | None
 ) -> PageData:
     """Gathers the rows of these runs of an account, or with none of all that is in the store. `threshold`: by which
-    pairs of people may be one. `mentioned`: whom and what the run's report names; None: a page without people. Raises
-    StoreError."""
+    pairs of people may be one. `mentioned`: the persons and photos in the run's report; None: a page without people.
+    Raises StoreError."""
     these, ask = (account_id, list(run_ids)), store.ask
-    totals, histograms = ask(overview.totals, *these), ask(overview.face_histograms, *these, BIN)
+    tables = {"totals": ask(overview.totals, *these), "face_histograms": ask(overview.face_histograms, *these, BIN)}
     if mentioned is None:
-        return PageData(totals, histograms)
+        return PageData(tables)
     people = ask(overview.people_seen, *these, _COMPARED)
     ids: list[str] = people["person_id"].to_pylist()
-    return PageData(
-        totals,
-        histograms,
-        key=store.image_key(account_id),
-        people=people.slice(0, PEOPLE),
-        faces=ask(overview.faces_seen, *these, ids[:_WITH_FACES], _FACES_EACH),
-        doubts=doubtful_pairs(store, account_id, ids, threshold, most=_COMPARED, limit=_PAIRS),
-        weakest=ask(overview.weakest_matches, *these, _WEAKEST),
-        rejected=ask(overview.rejection_samples, *these, _SAMPLES),
-        refused=ask(overview.refused_files, *these, _SAMPLES),
-        runs=ask(overview.last_runs, account_id, _RUNS),
-        names=ask(overview.names_of, mentioned[0]),
-        media=ask(overview.media_at, account_id, mentioned[1]),
-    )
+    tables |= {
+        "people_seen": people.slice(0, PEOPLE),
+        "faces_seen": ask(overview.faces_seen, *these, ids[:_WITH_FACES], _FACES_EACH),
+        "weakest_matches": ask(overview.weakest_matches, *these, _WEAKEST),
+        "rejection_samples": ask(overview.rejection_samples, *these, _SAMPLES),
+        "refused_files": ask(overview.refused_files, *these, _SAMPLES),
+        "last_runs": ask(overview.last_runs, account_id, _RUNS),
+        "media_at": ask(overview.media_at, account_id, mentioned[1]),
+    }
+    doubts = doubtful_pairs(store, account_id, ids, threshold, most=_COMPARED, limit=_PAIRS)
+    return PageData(tables, store.image_key(account_id), doubts, ask(overview.names_of, mentioned[0]))
 
 
 def page_file(run_id: str) -> str:
