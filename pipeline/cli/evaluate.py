@@ -309,7 +309,7 @@ def _experiment(
     figures = {**report.as_dict(), **origin}
     written: list[Path] = []
     if out is not None:
-        from pipeline.report.page import Row, Section, write_page
+        from pipeline.evaluation.report import Row, Section, write_page
         from pipeline.store import Folder
 
         name = click.get_current_context().info_name

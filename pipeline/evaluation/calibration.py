@@ -27,7 +27,7 @@ from pipeline.evaluation.pair_distances import (
 from pipeline.evaluation.pair_lists import is_pair_list, photos_of_people, read_pair_list
 from pipeline.evaluation.pairs import threshold_below
 from pipeline.evaluation.portraits import Portraits, embed_photos
-from pipeline.evaluation.report import LISTED, NO_FACE, Report, Skipped
+from pipeline.evaluation.report import LISTED, NO_FACE, Report, Row, Section, Skipped
 from pipeline.evaluation.statistics import (
     HAIR,
     Interval,
@@ -44,7 +44,6 @@ from pipeline.jobs.accounts import find_account
 from pipeline.jobs.calibration_file import write_calibration
 from pipeline.jobs.store import open_store
 from pipeline.matching.calibration import EXPONENTS, Calibration
-from pipeline.report.page import Row, Section
 from pipeline.store import StoreIdentity
 from pipeline.types import DoubleArray, Progress
 

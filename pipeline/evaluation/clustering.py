@@ -24,12 +24,11 @@ from pipeline.config import DecodeSettings, Settings, SourceSettings
 from pipeline.errors import InputError, ManifestInvalid, UsageError
 from pipeline.evaluation.labels import numbered, read_labels
 from pipeline.evaluation.pictures import Thumbnails
-from pipeline.evaluation.report import NO_FACE, Report, Skipped, unusable
+from pipeline.evaluation.report import NO_FACE, Picture, Report, Row, Section, Skipped, Table, unusable
 from pipeline.extraction.images.files import shown
 from pipeline.extraction.sources.scan import scan_source, source_kind
 from pipeline.jobs.accounts import find_account
 from pipeline.jobs.store import Store, open_store
-from pipeline.report.page import Picture, Row, Section, Table
 from pipeline.types import IntArray, Progress
 
 LISTED: Final = 10  # worst identities and people

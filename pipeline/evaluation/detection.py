@@ -27,7 +27,7 @@ from pipeline.errors import InputError
 from pipeline.evaluation.annotations import AnnotatedImage, read_boxes
 from pipeline.evaluation.pictures import line_plot
 from pipeline.evaluation.portraits import decoded_batches
-from pipeline.evaluation.report import Report, Skipped, unusable
+from pipeline.evaluation.report import Report, Row, Section, Skipped, Table, unusable
 from pipeline.extraction.detection.cascade import MtcnnDetector
 from pipeline.extraction.detection.networks import load_networks
 from pipeline.extraction.images.batch import ImageBatch
@@ -38,7 +38,6 @@ from pipeline.jobs.store import Store, open_store
 from pipeline.jobs.store_settings import settings_of_store
 from pipeline.models.registry import DETECTOR
 from pipeline.models.weights import detector_files
-from pipeline.report.page import Row, Section, Table
 from pipeline.runtime.device import FittingBatches, resolve_device
 from pipeline.runtime.threads import set_threads
 from pipeline.types import BoolArray, DecodedImage, DoubleArray, FloatArray, IntArray, Progress

@@ -30,14 +30,13 @@ from pipeline.errors import InputError, ManifestInvalid
 from pipeline.evaluation.labels import LabelledPhotos, numbered, read_labels
 from pipeline.evaluation.pictures import line_plot
 from pipeline.evaluation.portraits import Embedded, embed_photos
-from pipeline.evaluation.report import Report, Skipped
+from pipeline.evaluation.report import Report, Row, Section, Skipped
 from pipeline.evaluation.statistics import HAIR, Interval, interval, is_measurable, pairs_needed, resample_share
 from pipeline.extraction.images.files import shown
 from pipeline.matching.calibration import Calibration
 from pipeline.matching.match import Matcher
 from pipeline.matching.references import ReferenceIndex
 from pipeline.matching.score import MAX_DISTANCE
-from pipeline.report.page import Row, Section
 from pipeline.runtime.device import resolve_device
 from pipeline.types import BoolArray, DoubleArray, FloatArray, IntArray, Progress
 

@@ -28,7 +28,7 @@ from pipeline.evaluation.pair_distances import (
 from pipeline.evaluation.pair_lists import photos_of_people, read_pair_list
 from pipeline.evaluation.pictures import histogram, line_plot
 from pipeline.evaluation.portraits import embed_photos
-from pipeline.evaluation.report import Report, Skipped
+from pipeline.evaluation.report import Report, Row, Section, Skipped, Table
 from pipeline.evaluation.statistics import (
     HAIR,
     RULE_OF_3,
@@ -47,7 +47,6 @@ from pipeline.evaluation.statistics import (
 )
 from pipeline.extraction.images.files import shown
 from pipeline.matching.calibration import Calibration
-from pipeline.report.page import Row, Section, Table
 from pipeline.types import BoolArray, Progress
 
 FMRS: Final = (1e-2, 1e-3, 1e-4, 1e-5)

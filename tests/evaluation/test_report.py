@@ -16,8 +16,18 @@ from PIL import Image
 from pipeline.config import DecodeSettings
 from pipeline.errors import InputError, StoreMissing, StoreUnwritable, TooLittleData
 from pipeline.evaluation.pictures import Thumbnails, histogram, line_plot
-from pipeline.evaluation.report import EXAMPLES, NOT_IN_STORE, NOT_KEPT, Report, Skipped
-from pipeline.report.page import Picture, Row, Section, Table, write_page
+from pipeline.evaluation.report import (
+    EXAMPLES,
+    NOT_IN_STORE,
+    NOT_KEPT,
+    Picture,
+    Report,
+    Row,
+    Section,
+    Skipped,
+    Table,
+    write_page,
+)
 from pipeline.report.pictures import SIDE_PX
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -78,7 +88,7 @@ def test_names_are_text_and_never_markup(tmp_path: Path) -> None:
     assert image.keys() == {"src", "alt"}
 
 
-def test_rows_make_lines_and_tables() -> None:
+def test_rows_make_lines_and_tables(tmp_path: Path) -> None:
     rows = [
         Row("recall", "50.00%", "the share that was found"),
         Row("", "and a second line"),
@@ -87,11 +97,20 @@ def test_rows_make_lines_and_tables() -> None:
     plain = Section("Plain", [Row("images", "2")], parts=[Table(("name",), [])])
     report = Report(None, {}, [Section("Rates", rows), plain])
     assert list(report.lines()) == ["recall      50.00%", "            and a second line", "images      2"]
-    tables = [table for section in report.sections for table in section.tables()]
-    assert [table.head for table in tables] == [("what", "value", "meaning"), ("what", "value")]
-    assert tables[0].rows[0] == ("recall", "50.00%", "the share that was found")
-    assert [row[0] for row in tables[0].rows] == ["recall", "", "F"]
-    assert tables[1].rows == [("images", "2")]
+    write_page(tmp_path / "page.html", "Title", report.sections)
+    body = ElementTree.fromstring(
+        (tmp_path / "page.html").read_text("utf-8").partition("</head>")[2].removesuffix("</html>\n")
+    )
+    tables = [[[cell.text for cell in row] for row in table.iter("tr")] for table in body.iter("table")]
+    assert tables == [
+        [
+            ["what", "value", "meaning"],
+            ["recall", "50.00%", "the share that was found"],
+            [None, "and a second line", None],
+            ["F", "0.6", None],
+        ],
+        [["what", "value"], ["images", "2"]],
+    ]
 
 
 def test_a_folder_that_is_none_is_told(tmp_path: Path) -> None:

@@ -31,14 +31,13 @@ from pipeline.evaluation.bench.reference import (
     image_size,
     read_image,
 )
-from pipeline.evaluation.report import Report
+from pipeline.evaluation.report import Report, Row, Section
 from pipeline.extraction.detection.pyramid import pyramid
 from pipeline.extraction.images.decode import Decoder
 from pipeline.extraction.images.files import read_file, shown
 from pipeline.extraction.sources.scan import scan_source
 from pipeline.jobs.store_identity import weights_file
 from pipeline.models.weights import cache_folder, resolve
-from pipeline.report.page import Row, Section
 from pipeline.runtime.buckets import is_address
 from pipeline.runtime.device import describe, resolve_device
 from pipeline.runtime.threads import set_threads, thread_count
