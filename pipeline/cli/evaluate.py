@@ -81,7 +81,6 @@ def pairs(out: Path | None, as_json: bool, **inputs: Any) -> None:
       facepipe evaluate pairs pairsDevTest.txt --images lfw/ --train pairsDevTrain.txt --all-pairs
       facepipe evaluate pairs pairs.csv --images photos/ --store ~/people --json
     """
-    _make_folder(out)
     from pipeline.evaluation.pairs import report_pairs
 
     _experiment(report_pairs, inputs, out, "Pairs of photos", as_json)
@@ -112,7 +111,6 @@ def identification(out: Path | None, as_json: bool, **inputs: Any) -> None:
       facepipe evaluate identification labels.csv --store ~/people
       facepipe evaluate identification lfw/ --labels parent --gallery-per-person 1 --out figures
     """
-    _make_folder(out)
     from pipeline.evaluation.identification import report_identification
 
     _experiment(report_identification, inputs, out, "Identification", as_json)
@@ -141,7 +139,6 @@ def clustering(out: Path | None, as_json: bool, **inputs: Any) -> None:
       facepipe evaluate clustering lfw/ --labels parent --store ~/people --out figures
       facepipe evaluate clustering labels.csv --clusters clusters.parquet --json
     """
-    _make_folder(out)
     from pipeline.evaluation.clustering import report_clustering
 
     _experiment(report_clustering, inputs, out, "Clustering", as_json)
@@ -178,7 +175,6 @@ def detection(out: Path | None, as_json: bool, **inputs: Any) -> None:
       facepipe evaluate detection boxes.xml --min-px 40
       facepipe evaluate detection Annotations/ --images JPEGImages/ --min-confidence 0 --out figures
     """
-    _make_folder(out)
     from pipeline.evaluation.detection import report_detection
 
     _experiment(report_detection, inputs, out, "Detection", as_json)
@@ -277,13 +273,8 @@ def bench(as_json: bool, **inputs: Any) -> None:
     emit(report.as_dict(), report.lines(), as_json)
 
 
-def _make_folder(out: Path | None) -> None:
-    """Makes the folder `out`, if there is one, and checks that it is writable, before the long work starts.
-
-    Raises UsageError.
-    """
-    if out is None:
-        return
+def _make_folder(out: Path) -> None:
+    """Makes the folder `out` and checks that it is writable, before the long work starts. Raises UsageError."""
     from pipeline.extraction.images.files import shown
 
     try:
@@ -301,8 +292,10 @@ def _experiment(
     """Measures, prints the report, and writes it as JSON and as a page, named after the command, into the folder `out`,
     if there is one.
 
-    Raises StoreFull or StoreUnwritable of the folder.
+    Raises UsageError, StoreFull or StoreUnwritable of the folder.
     """
+    if out is not None:
+        _make_folder(out)
     with closing(open_progress()) as progress:
         report = measure(**inputs, progress=progress)
     origin = _origin()
