@@ -27,7 +27,7 @@ class Pair:
     """Two people. The first is one of those who were asked about."""
 
     score: float
-    one: Mapping[str, Any]  # as `compared_people` has them
+    one: Mapping[str, Any]  # as the table `compared_people` has them
     other: Mapping[str, Any]
     photos: int  # that show both
 
@@ -54,8 +54,8 @@ def doubtful_pairs(
     wider_score = similarity_score(math.sqrt(wider), threshold)
     if threshold in (0, EVERYBODY) or not person_ids:
         return Doubts((), (), wider_score)
-    rows = store.ask(overview.compared_people, account_id, list(person_ids), most).to_pylist()
-    rows, vectors = _with_vectors(store, rows)
+    compared = store.ask(overview.page_table, "compared_people", account_id, ids=person_ids, most=most)
+    rows, vectors = _with_vectors(store, compared.to_pylist())
     asked = np.isin([row["person_id"] for row in rows], list(person_ids))
     nearest, places = _similar(rows, vectors, asked, calibration, wider)
     distances = contract_distance(exact_dots(vectors[places[:, 0]], vectors[places[:, 1]]), calibration)

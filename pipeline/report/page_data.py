@@ -13,14 +13,13 @@ from pipeline.report.doubtful_pairs import NO_DOUBTS, Doubts, doubtful_pairs
 from pipeline.store import PAGE, LocalStore, overview, pages
 
 BIN: Final = 0.025  # the width of a histogram's bins
-_SAMPLES: Final = 12  # for each reason
 PEOPLE: Final = 200  # shown on a page
 _WITH_FACES: Final = 60  # shown with further faces
 _FACES_EACH: Final = 3
 _COMPARED: Final = 5000  # compared with each other to find pairs: a second
 _PAIRS: Final = 40
-_WEAKEST: Final = 30
-_RUNS: Final = 20
+# Rows; of samples, for each reason.
+_MOST: Final = {"weakest_matches": 30, "rejection_samples": 12, "refused_files": 12, "last_runs": 20}
 
 
 Mentioned: TypeAlias = tuple[Sequence[str], Sequence[str]]  # ids of persons, paths of photos
@@ -30,7 +29,7 @@ Mentioned: TypeAlias = tuple[Sequence[str], Sequence[str]]  # ids of persons, pa
 class PageData:
     """The data of a page. A page without people has only the tables `totals` and `face_histograms`."""
 
-    tables: Mapping[str, pa.Table]  # by the name of their query in `overview`
+    tables: Mapping[str, pa.Table]  # by their names in `overview`
     key: bytes | None = None  # of the account's pictures; None: they are not encrypted
     doubts: Doubts = NO_DOUBTS
     names: Mapping[str, str | None] = field(default_factory=dict)  # of the persons
@@ -45,23 +44,23 @@ def page_data(
     """Gathers the rows of these runs of an account, or with none of all that is in the store. `threshold`: by which
     pairs of people may be one. `mentioned`: the persons and photos in the run's report; None: a page without people.
     Raises StoreError."""
-    these, ask = (account_id, list(run_ids)), store.ask
-    tables = {"totals": ask(overview.totals, *these), "face_histograms": ask(overview.face_histograms, *these, BIN)}
+
+    def table(name: str, **limits: Any) -> pa.Table:
+        return store.ask(overview.page_table, name, account_id, list(run_ids), **limits)
+
+    tables = {"totals": table("totals"), "face_histograms": table("face_histograms", width=BIN)}
     if mentioned is None:
         return PageData(tables)
-    people = ask(overview.people_seen, *these, _COMPARED)
+    people = table("people_seen", most=_COMPARED)
     ids: list[str] = people["person_id"].to_pylist()
     tables |= {
         "people_seen": people.slice(0, PEOPLE),
-        "faces_seen": ask(overview.faces_seen, *these, ids[:_WITH_FACES], _FACES_EACH),
-        "weakest_matches": ask(overview.weakest_matches, *these, _WEAKEST),
-        "rejection_samples": ask(overview.rejection_samples, *these, _SAMPLES),
-        "refused_files": ask(overview.refused_files, *these, _SAMPLES),
-        "last_runs": ask(overview.last_runs, account_id, _RUNS),
-        "media_at": ask(overview.media_at, account_id, mentioned[1]),
+        "faces_seen": table("faces_seen", ids=ids[:_WITH_FACES], most=_FACES_EACH),
+        "media_at": table("media_at", ids=mentioned[1]),
     }
+    tables |= {name: table(name, most=most) for name, most in _MOST.items()}
     doubts = doubtful_pairs(store, account_id, ids, threshold, most=_COMPARED, limit=_PAIRS)
-    return PageData(tables, store.image_key(account_id), doubts, ask(overview.names_of, mentioned[0]))
+    return PageData(tables, store.image_key(account_id), doubts, store.ask(overview.names_of, mentioned[0]))
 
 
 def page_file(run_id: str) -> str:
