@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
-from itertools import groupby
 from typing import Any, Final
 
 from pipeline.config import MatchSettings
@@ -78,24 +77,16 @@ def page_bytes(identity: StoreIdentity, request: PageRequest, data: PageData, pi
         by_path = (row for table in ("weakest_matches", "refused_files", "media_at") for row in data.rows(table))
         pictures.media_ids.update(row["media_id"] for row in by_path)
     report, match = request.report, request.match
-    counts = {name.replace("_", " "): report.get(name) for name in _COUNTS}
     return render(
         "run.html",
-        title=request.title,
-        report=report,
-        run_id=request.run_id,
-        with_people=request.with_people,
-        data=data.rows,
+        request=request,
+        data=data,
         totals=_totals(data),
-        faces={key: [*rows] for key, rows in groupby(data.rows("faces_seen"), lambda row: row["person_id"])},
-        doubts=data.doubts,
         pictures=pictures,
-        changes={name: count for name, count in counts.items() if count},
+        counted=_COUNTS,
         lists=_lists(report, data) if request.with_people else [],
         histograms=_histograms(data, request),
-        stages=(report.get("profile") or {}).get("stages") or {},
         identity=identity,
-        match=match,
         anchor=Calibration.from_dict(identity.calibration).anchor,
         settings={k: json.dumps(v).strip("{}").replace('"', "") for k, v in identity.output_settings.items()},
         versions=f"{', '.join(_versions())}, Python {platform.python_version()}",
