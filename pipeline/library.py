@@ -28,7 +28,7 @@ from pipeline.types import QUALITIES, ByteArray, DecodedImage, FloatArray, Progr
 
 if TYPE_CHECKING:
     from pipeline.evaluation.calibration import CalibrationReport
-    from pipeline.evaluation.pairs.measures import PairsResult
+    from pipeline.evaluation.pairs import PairsResult
     from pipeline.evaluation.report import Report
     from pipeline.jobs.run_report import RunReport
     from pipeline.store import ChangesPage, FaceAnswer
@@ -359,12 +359,17 @@ def evaluate_pairs(
     >>> report.result.genuine_pairs, report.result.impostor_pairs
     (1, 1)
     """
-    from pipeline.evaluation.pairs.report import PairsRequest, report_pairs
+    from pipeline.evaluation.pairs import report_pairs
 
-    request = PairsRequest(
-        Path(pairs), load_settings(flags=settings), _path(images), _path(train), all_pairs, _path(store)
+    return report_pairs(
+        Path(pairs),
+        load_settings(flags=settings),
+        progress or SilentProgress(),
+        images=_path(images),
+        train=_path(train),
+        all_pairs=all_pairs,
+        store=_path(store),
     )
-    return report_pairs(request, progress or SilentProgress())
 
 
 def calibrate(
@@ -394,12 +399,13 @@ def calibrate(
     Traceback (most recent call last):
     pipeline.errors.TooLittleData: ...
     """
-    from pipeline.evaluation.calibration import CalibrationRequest, check_rate, report_calibration
+    from pipeline.evaluation.calibration import report_calibration
 
-    request = CalibrationRequest(
-        source=_path(source),
-        settings=load_settings(flags=settings),
-        fmr=check_rate(fmr),
+    return report_calibration(
+        _path(source),
+        load_settings(flags=settings),
+        progress or SilentProgress(),
+        fmr=fmr,
         images=_path(images),
         all_pairs=all_pairs,
         store=_path(store),
@@ -407,7 +413,6 @@ def calibrate(
         directory=_directory(directory),
         leave_out=_path(leave_out),
     )
-    return report_calibration(request, progress or SilentProgress())
 
 
 def _directory(name: str) -> str:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from datetime import datetime, timezone
 from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -25,14 +25,11 @@ from pipeline.cli.flags import (
 from pipeline.cli.groups import CommandGroup
 from pipeline.cli.output import dumps, emit, output_options
 from pipeline.cli.progress import open_progress
-from pipeline.config import CONTRACT_FMR, CONTRACT_THRESHOLD, Settings, without_secrets
+from pipeline.config import CONTRACT_FMR, CONTRACT_THRESHOLD, without_secrets
 from pipeline.errors import UsageError
 
 if TYPE_CHECKING:
     from pipeline.evaluation.report import Report
-    from pipeline.types import Progress
-
-Request = TypeVar("Request")
 
 # The settings of the embedder, and of the scale of its distances.
 MODEL_FLAGS = ("run.device", "run.threads", "model.weights", "model.weights_file")
@@ -84,10 +81,9 @@ def pairs(out: Path | None, as_json: bool, **inputs: Any) -> None:
       facepipe evaluate pairs pairsDevTest.txt --images lfw/ --train pairsDevTrain.txt --all-pairs
       facepipe evaluate pairs pairs.csv --images photos/ --store ~/people --json
     """
-    _make_folder(out)
-    from pipeline.evaluation.pairs.report import PairsRequest, report_pairs
+    from pipeline.evaluation.pairs import report_pairs
 
-    _experiment(report_pairs, PairsRequest(**inputs), out, "pairs", "Pairs of photos", as_json)
+    _experiment(report_pairs, inputs, out, "Pairs of photos", as_json)
 
 
 @evaluate.command()
@@ -103,7 +99,7 @@ def pairs(out: Path | None, as_json: bool, **inputs: Any) -> None:
 @out_option
 @settings_options(("source.labels", "source.root", "match.threshold", *EMBEDDING_FLAGS))
 @output_options
-def identification(source: Path, per_person: int | None, out: Path | None, as_json: bool, **inputs: Any) -> None:
+def identification(out: Path | None, as_json: bool, **inputs: Any) -> None:
     """Search probes in a gallery of known people: rank 1, and FNIR at FPIR.
 
     LABELS is a manifest with the columns path, name and set (gallery or probe), or a folder with one subfolder per
@@ -115,11 +111,9 @@ def identification(source: Path, per_person: int | None, out: Path | None, as_js
       facepipe evaluate identification labels.csv --store ~/people
       facepipe evaluate identification lfw/ --labels parent --gallery-per-person 1 --out figures
     """
-    _make_folder(out)
-    from pipeline.evaluation.identification.report import IdentificationRequest, report_identification
+    from pipeline.evaluation.identification import report_identification
 
-    request = IdentificationRequest(labels=source, per_person=per_person or 0, **inputs)
-    _experiment(report_identification, request, out, "identification", "Identification", as_json)
+    _experiment(report_identification, inputs, out, "Identification", as_json)
 
 
 @evaluate.command()
@@ -133,7 +127,7 @@ def identification(source: Path, per_person: int | None, out: Path | None, as_js
 @out_option
 @settings_options(("source.labels", "source.root"))
 @output_options
-def clustering(source: Path, out: Path | None, as_json: bool, **inputs: Any) -> None:
+def clustering(out: Path | None, as_json: bool, **inputs: Any) -> None:
     """Compare identities with labels: pairwise and BCubed precision, recall and F.
 
     LABELS is a manifest with the columns path and name, or a folder with one subfolder per person and --labels
@@ -145,11 +139,9 @@ def clustering(source: Path, out: Path | None, as_json: bool, **inputs: Any) -> 
       facepipe evaluate clustering lfw/ --labels parent --store ~/people --out figures
       facepipe evaluate clustering labels.csv --clusters clusters.parquet --json
     """
-    _make_folder(out)
-    from pipeline.evaluation.clustering.report import ClusteringRequest, report_clustering
+    from pipeline.evaluation.clustering import report_clustering
 
-    request = ClusteringRequest(labels=source, **inputs)
-    _experiment(report_clustering, request, out, "clustering", "Clustering", as_json)
+    _experiment(report_clustering, inputs, out, "Clustering", as_json)
 
 
 @evaluate.command()
@@ -183,10 +175,9 @@ def detection(out: Path | None, as_json: bool, **inputs: Any) -> None:
       facepipe evaluate detection boxes.xml --min-px 40
       facepipe evaluate detection Annotations/ --images JPEGImages/ --min-confidence 0 --out figures
     """
-    _make_folder(out)
-    from pipeline.evaluation.detection.report import DetectionRequest, report_detection
+    from pipeline.evaluation.detection import report_detection
 
-    _experiment(report_detection, DetectionRequest(**inputs), out, "detection", "Detection", as_json)
+    _experiment(report_detection, inputs, out, "Detection", as_json)
 
 
 @click.command()
@@ -208,7 +199,7 @@ def detection(out: Path | None, as_json: bool, **inputs: Any) -> None:
 @click.option("--out", type=PATH, metavar="FILE", help="Write the calibration to this file, for --calibration FILE.")
 @settings_options(("source.labels", "source.root", *MODEL_FLAGS))
 @output_options
-def calibrate(fmr: float | None, out: Path | None, as_json: bool, **inputs: Any) -> None:
+def calibrate(out: Path | None, as_json: bool, **inputs: Any) -> None:
     """Calibrate distances on labelled photos like yours.
 
     SOURCE is a folder with one subfolder per person (and --labels parent), a manifest with the columns path and name,
@@ -234,10 +225,10 @@ def calibrate(fmr: float | None, out: Path | None, as_json: bool, **inputs: Any)
         if out.exists():
             raise UsageError(message=f"{shown(out)} is there already: name another file with --out, or move it.")
         _make_folder(out.absolute().parent)
-    from pipeline.evaluation.calibration import CalibrationRequest, check_rate, report_calibration
+    from pipeline.evaluation.calibration import report_calibration
 
     with closing(open_progress()) as progress:
-        report = report_calibration(CalibrationRequest(fmr=check_rate(fmr), **inputs), progress)
+        report = report_calibration(**inputs, progress=progress)
     lines = list(report.lines())
     if out is not None:
         report.write(out)
@@ -253,7 +244,7 @@ def calibrate(fmr: float | None, out: Path | None, as_json: bool, **inputs: Any)
 )
 @settings_options(BENCH_FLAGS)
 @output_options
-def bench(source: Path, images: int, repeats: int, as_json: bool, settings: Settings) -> None:
+def bench(as_json: bool, **inputs: Any) -> None:
     """Compare the speed with facenet-pytorch's on photos of SOURCE.
 
     SOURCE is a folder or a manifest, as for `facepipe run`. facepipe and a reference take turns to extract an evenly
@@ -275,21 +266,15 @@ def bench(source: Path, images: int, repeats: int, as_json: bool, settings: Sett
       facepipe bench ~/photos
       facepipe bench people.csv --images 200 --device cuda --json
     """
-    from pipeline.evaluation.bench.bench import BenchRequest
     from pipeline.evaluation.bench.bench import bench as compare
 
     with closing(open_progress()) as progress:
-        report = compare(BenchRequest(source, settings, images, repeats), progress)
+        report = compare(**inputs, progress=progress)
     emit(report.as_dict(), report.lines(), as_json)
 
 
-def _make_folder(out: Path | None) -> None:
-    """Makes the folder `out`, if there is one, and checks that it is writable, before the long work starts.
-
-    Raises UsageError.
-    """
-    if out is None:
-        return
+def _make_folder(out: Path) -> None:
+    """Makes the folder `out` and checks that it is writable, before the long work starts. Raises UsageError."""
     from pipeline.extraction.images.files import shown
 
     try:
@@ -302,28 +287,25 @@ def _make_folder(out: Path | None) -> None:
 
 
 def _experiment(
-    measure: Callable[[Request, Progress], Report[Any]],
-    request: Request,
-    out: Path | None,
-    name: str,
-    title: str,
-    as_json: bool,
+    measure: Callable[..., Report[Any]], inputs: Mapping[str, Any], out: Path | None, title: str, as_json: bool
 ) -> None:
-    """Measures, prints the report, and writes it as `<name>.json` and the page `<name>.html` into the folder `out`, if
-    there is one.
+    """Measures, prints the report, and writes it as JSON and as a page, named after the command, into the folder `out`,
+    if there is one.
 
-    Raises StoreFull or StoreUnwritable of the folder.
+    Raises UsageError, StoreFull or StoreUnwritable of the folder.
     """
+    if out is not None:
+        _make_folder(out)
     with closing(open_progress()) as progress:
-        report = measure(request, progress)
+        report = measure(**inputs, progress=progress)
     origin = _origin()
     figures = {**report.as_dict(), **origin}
     written: list[Path] = []
     if out is not None:
-        from pipeline.pages.page import write_page
-        from pipeline.pages.sections import Row, Section
+        from pipeline.evaluation.report import Row, Section, write_page
         from pipeline.store import Folder
 
+        name = click.get_current_context().info_name
         rows = [Row(label, text) for label, text in {"weights": figures["weights"] or "none", **origin}.items()]
         written = [out / f"{name}.json", out / f"{name}.html"]
         Folder(out).write(written[0].name, (dumps(figures) + "\n").encode(), "figures")

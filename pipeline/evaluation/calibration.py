@@ -16,18 +16,18 @@ import numpy as np
 
 from pipeline.config import CONTRACT_FMR, CONTRACT_THRESHOLD, Settings
 from pipeline.errors import InputError, TooLittleData, UsageError
-from pipeline.evaluation.pairs.distances import (
+from pipeline.evaluation.labels import read_labels, read_leave_out
+from pipeline.evaluation.pair_distances import (
     NamedDistance,
     ScoredPairs,
     score_everybody,
     score_list,
     scored_of_list,
 )
-from pipeline.evaluation.pairs.lists import is_pair_list, photos_of_people, read_pair_list
-from pipeline.evaluation.pairs.measures import threshold_below
-from pipeline.evaluation.photos.labels import read_labels, read_leave_out
-from pipeline.evaluation.photos.portraits import Portraits, embed_photos
-from pipeline.evaluation.report import LISTED, NO_FACE, Report, Skipped
+from pipeline.evaluation.pair_lists import is_pair_list, photos_of_people, read_pair_list
+from pipeline.evaluation.pairs import threshold_below
+from pipeline.evaluation.portraits import Portraits, embed_photos
+from pipeline.evaluation.report import LISTED, NO_FACE, Report, Row, Section, Skipped
 from pipeline.evaluation.statistics import (
     HAIR,
     Interval,
@@ -44,7 +44,6 @@ from pipeline.jobs.accounts import find_account
 from pipeline.jobs.calibration_file import write_calibration
 from pipeline.jobs.store import open_store
 from pipeline.matching.calibration import EXPONENTS, Calibration
-from pipeline.pages.sections import Row, Section
 from pipeline.store import StoreIdentity
 from pipeline.types import DoubleArray, Progress
 
@@ -162,25 +161,6 @@ def _default_rate(impostor_pairs: int) -> float:
 
 
 @dataclass(frozen=True)
-class CalibrationRequest:
-    """Fit at the false match rate `fmr` (None: as `fit_calibration` chooses) on `source`: a list of pairs, whose photos
-    lie below `images`, or labelled photos (a manifest, or a folder with one subfolder per person). `all_pairs`: all
-    pairs of all photos of the people in the list. The embeddings are those of `store`, or computed now; without a
-    source, its named rows are the labels. `leave_out`: a list of photos with wrong labels."""
-
-    source: Path | None
-    settings: Settings
-    fmr: float | None = None
-    images: Path | None = None
-    all_pairs: bool = False
-    store: Path | None = None
-    account: str | None = None
-    directory: str = "main"
-    leave_out: Path | None = None
-    dataset: str | None = None  # name of the data; None: the source's name
-
-
-@dataclass(frozen=True)
 class CalibrationReport(Report[CalibrationFit]):
     """The fit as a report, and the calibration as a store keeps it."""
 
@@ -193,33 +173,58 @@ class CalibrationReport(Report[CalibrationFit]):
         write_calibration(file, self.calibration, self.identity, facts)
 
 
-def report_calibration(request: CalibrationRequest, progress: Progress) -> CalibrationReport:
+def report_calibration(
+    source: Path | None,
+    settings: Settings,
+    progress: Progress,
+    *,
+    fmr: float | None = None,
+    images: Path | None = None,
+    all_pairs: bool = False,
+    store: Path | None = None,
+    account: str | None = None,
+    directory: str = "main",
+    leave_out: Path | None = None,
+    dataset: str | None = None,
+) -> CalibrationReport:
     """Reads the labels, reads or computes the embeddings, and fits.
+
+    `fmr`: the false match rate; None: as `fit_calibration` chooses. `source`: a list of pairs, whose photos lie below
+    `images`, or labelled photos (a manifest, or a folder with one subfolder per person); None: the named rows of
+    `store`. `all_pairs`: all pairs of all photos of the people in the list. The embeddings are those of `store`, or
+    computed now. `leave_out`: a list of photos with wrong labels. `dataset`: the name of the data; None: the source's.
 
     Raises TooLittleData, UsageError, InputError, StoreError, DeviceError, ModelError.
     """
+    check_rate(fmr)
     skipped = Skipped()
     # No T is used here, and a configured rate may need the very calibration that this fit makes.
-    match = replace(request.settings.match, threshold=CONTRACT_THRESHOLD, threshold_fmr=None)
-    request = replace(request, settings=replace(request.settings, match=match))
-    if request.source is None or not is_pair_list(request.source):
-        listed = None
-        files, names = _labels(request, skipped)
+    match = replace(settings.match, threshold=CONTRACT_THRESHOLD, threshold_fmr=None)
+    settings = replace(settings, match=match)
+    listed = None
+    if source is None:
+        files, names = _named_rows(store, account, directory)
+    elif not is_pair_list(source):
+        labels = read_labels(source, settings.source, skipped)
+        files, names = labels.to_embed(store is not None, skipped), dict(zip(labels.paths, labels.names, strict=True))
     else:
-        listed = read_pair_list(request.source, request.images, skipped)
-        files, names = photos_of_people(listed, request.images) if request.all_pairs else (listed.files, listed.people)
-    left_out = set() if request.leave_out is None else read_leave_out(request.leave_out, files)
-    embedded = embed_photos(files, request.settings, request.store, "calibrate", progress)
+        listed = read_pair_list(source, images, skipped)
+        files, names = photos_of_people(listed, images) if all_pairs else (listed.files, listed.people)
+    left_out = set() if leave_out is None else read_leave_out(leave_out, files)
+    embedded = embed_photos(files, settings, store, "calibrate", progress)
     usable = _usable(embedded.portraits, left_out, skipped)
-    if listed is not None and not request.all_pairs:
+    if listed is not None and not all_pairs:
         scored = scored_of_list(score_list(listed, usable, Skipped()), bool(listed.people))
     else:
         with skipped.explaining():
-            scored = score_everybody(usable, names, max(request.fmr or 0.0, *TABLE_FMRS))
+            scored = score_everybody(usable, names, max(fmr or 0.0, *TABLE_FMRS))
     progress.start("pairs", None)
     with skipped.explaining():
-        fit = fit_calibration(scored, request.fmr)
-    calibration, identity = fit.calibration(_dataset(request, fit), _note(request, fit, skipped)), embedded.identity
+        fit = fit_calibration(scored, fmr)
+    name = dataset or shown((source or store or Path()).absolute().name)
+    people = "" if fit.people is None else f" of {fit.people:,} people"
+    data = f"{name}, {fit.photos:,} photos{people} ({fit.impostor_pairs:,} impostor pairs)"
+    calibration, identity = fit.calibration(data, _note(fit, leave_out, skipped)), embedded.identity
     sections = [
         Section("Calibration", list(_rows(fit, calibration, identity))),
         skipped.section(),
@@ -235,13 +240,13 @@ def report_calibration(request: CalibrationRequest, progress: Progress) -> Calib
     return CalibrationReport(fit, figures, sections, calibration, identity)
 
 
-def _note(request: CalibrationRequest, fit: CalibrationFit, skipped: Skipped) -> str:
+def _note(fit: CalibrationFit, leave_out: Path | None, skipped: Skipped) -> str:
     low, high = fit.exponent_interval_95
     notes = [
         f"squared L2 distance {fit.squared_l2:.4f} at this rate; 95 % interval of the exponent {low:.4f} to {high:.4f}"
     ]
-    if request.leave_out is not None:
-        notes.append(f"{skipped.counts.get(LISTED, 0)} photos left out by {shown(request.leave_out.name)}")
+    if leave_out is not None:
+        notes.append(f"{skipped.counts.get(LISTED, 0)} photos left out by {shown(leave_out.name)}")
     if fit.remark is not None:
         notes.append(fit.remark)
     return "; ".join(notes)
@@ -269,21 +274,16 @@ def _closest(fit: CalibrationFit) -> Iterator[Row]:
         yield Row("", f"{pair.squared_l2:.4f}  {pair.first}  {pair.second}")
 
 
-def _labels(request: CalibrationRequest, skipped: Skipped) -> tuple[dict[str, Path], dict[str, str]]:
-    """The labelled photos: path -> file, and path -> name."""
-    if request.source is not None:
-        labels = read_labels(request.source, request.settings.source, skipped)
-        files = labels.to_embed(request.store is not None, skipped)
-        return files, dict(zip(labels.paths, labels.names, strict=True))
-    if request.store is None:
+def _named_rows(store: Path | None, account: str | None, directory: str) -> tuple[dict[str, Path], dict[str, str]]:
+    """The photos of a store with names from the source of a run: path -> file, and path -> name. Identities are no
+    labels: they were made with the distances that the fit calibrates."""
+    if store is None:
         raise UsageError(message="Name labelled photos, a list of pairs, or a store whose rows have names (--store).")
-    with open_store(request.store, command="calibrate") as opened:
-        _, account_id = find_account(opened, request.account)
-        # Only names from the source of a run are labels. Identities are not: they were made with the distances that
-        # the fit calibrates.
-        names = dict(zip(*opened.photos("names", account_id, request.directory).to_pydict().values(), strict=True))
+    with open_store(store, command="calibrate") as opened:
+        _, account_id = find_account(opened, account)
+        names = dict(zip(*opened.photos("names", account_id, directory).to_pydict().values(), strict=True))
     if not names:
-        raise InputError(message=f'No row of the directory "{request.directory}" of {request.store} has a name.')
+        raise InputError(message=f'No row of the directory "{directory}" of {store} has a name.')
     return {path: Path(path) for path in names}, names
 
 
@@ -303,15 +303,8 @@ def _usable(portraits: Portraits, left_out: Collection[str], skipped: Skipped) -
     )
 
 
-def _dataset(request: CalibrationRequest, fit: CalibrationFit) -> str:
-    name = request.dataset or shown((request.source or request.store or Path()).absolute().name)
-    people = "" if fit.people is None else f" of {fit.people:,} people"
-    return f"{name}, {fit.photos:,} photos{people} ({fit.impostor_pairs:,} impostor pairs)"
-
-
-def check_rate(fmr: float | None) -> float | None:
-    """`fmr` itself. Raises UsageError where it is out of range."""
+def check_rate(fmr: float | None) -> None:
+    """Raises UsageError if `fmr` is out of range."""
     low, high = _RATES
     if fmr is not None and not low <= fmr <= high:  # so that NaN is refused
         raise UsageError(message=f"The false match rate must be at least {low:g} and at most {high:g}, not {fmr:g}.")
-    return fmr

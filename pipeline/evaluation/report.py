@@ -1,23 +1,26 @@
 """The report of an experiment: its figures as JSON, as lines in a terminal and as one page; and what they leave out.
 
 A row has a label, a text for people and an explanation for the page. Rows are grouped in sections; a section may also
-have a listing and plots, made only for the page.
+have tables and plots, made only for the page.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Final, Generic, TypeVar
+from pathlib import Path
+from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 from pipeline.errors import InputError
-from pipeline.pages.sections import Row, Section
+from pipeline.report.page import render
+from pipeline.store import Folder
 from pipeline.types import ACCEPTED_STATUSES
 
 Result = TypeVar("Result")
 
+LABEL_WIDTH: Final = 12  # columns of a terminal
 NO_FACE: Final = "no face found"
 LISTED: Final = "in the list of photos to leave out"
 NOT_IN_STORE: Final = "not in the store"
@@ -29,6 +32,51 @@ _GATED: Final = (
     "The worst faces are left out, which flatters the figures: a store that was made with --min-cpq 0 --min-fsq 0 "
     "--min-fcq 0 keeps all of them."
 )
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of a report."""
+
+    label: str  # shorter than LABEL_WIDTH; empty: the row continues the one above
+    text: str
+    explanation: str = ""
+    detail: bool = False  # on the page but not in a terminal
+
+    @property
+    def line(self) -> str:
+        return f"{self.label:<{LABEL_WIDTH}}{self.text}"
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A small picture in a cell; `uri` is a `data:` address, or None: only the caption is shown."""
+
+    uri: str | None
+    caption: str
+
+
+# Numbers are shown as they are: whoever fills a table decides how many digits are significant.
+Cell: TypeAlias = str | int | Sequence[Picture]
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table with a head."""
+
+    head: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+
+
+@dataclass(frozen=True)
+class Section:
+    """Rows under one heading, with a paragraph above, and tables and plots below on the page."""
+
+    title: str
+    rows: Sequence[Row] = ()
+    text: str = ""
+    # Read once, when the page is written: a generator makes them only then. A text is a plot in SVG.
+    parts: Iterable[Table | str] = ()
 
 
 @dataclass(frozen=True)
@@ -47,6 +95,12 @@ class Report(Generic[Result]):
         """The rows for a terminal."""
         for section in self.sections:
             yield from (row.line for row in section.rows if not row.detail)
+
+
+def write_page(path: Path, title: str, sections: Iterable[Section]) -> None:
+    """Writes the page to `path`, completely or not at all, without sections that have nothing to show. Raises StoreFull
+    or StoreUnwritable of its folder."""
+    Folder(path.parent).write(path.name, render("evaluation.html", title=title, sections=sections), "page")
 
 
 class Skipped:

@@ -18,9 +18,10 @@ from pipeline.jobs.followed_labels import count_changes
 from pipeline.jobs.missing import chooser
 from pipeline.jobs.moved_source import moved_source
 from pipeline.jobs.plan import NoStore, Planner, watcher
-from pipeline.jobs.plan_counts import PlanCounts, listed
+from pipeline.jobs.plan_counts import PlanCounts
 from pipeline.jobs.session import RunRequest, require_sources, source_name
 from pipeline.jobs.store import Store, open_store
+from pipeline.report.page import listed
 from pipeline.store import has_store
 from pipeline.types import ACCEPTED_STATUSES, Progress, SilentProgress
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
 from pipeline.extraction.sources.folder import ScanCounts
+from pipeline.report.page import SHORT_ID, listed
 
 LISTED: Final = 1000  # files of a kind, for each source
-SHORT_ID: Final = 8  # letters of an id, which commands take for it
 _SHOWN: Final = 5  # files or folders of a kind, in the lines for people
 FACE_COUNTS: Final = ("faces_lost", "faces_gained", "people_deleted")  # because photos changed
 # Found once: the next scan of the source finds others.
@@ -182,11 +182,6 @@ def kept_fields(report: Mapping[str, Any]) -> dict[str, Any]:
         if key in report
     }
     return {name: value for name, value in {**report, **lists}.items() if name not in _SECRET}
-
-
-def listed(counts: Mapping[str, int]) -> str:
-    """As in "3 ok, 1 truncated"."""
-    return ", ".join(f"{count} {name}" for name, count in sorted(counts.items())) or "none"
 
 
 def shortened(entries: Iterable[str], count: int) -> Iterator[str]:

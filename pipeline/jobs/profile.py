@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from pipeline.config import RunSettings
 from pipeline.runtime.device_meter import DeviceMeter
@@ -36,6 +36,8 @@ from pipeline.runtime.stage_times import (
 
 if TYPE_CHECKING:
     import torch
+
+    from pipeline.jobs.cluster.engine import RayEngine
 
 DECODING, NETWORKS = "decoding", "networks"
 # part -> group -> stages, in a run's order. Parts have threads of their own.
@@ -106,19 +108,6 @@ class RunProfile:
         )
 
 
-class Elsewhere(Protocol):
-    """Workers on other machines or in other processes. The times of their stages come to the command's own; what waited
-    there, and their devices, are not measured."""
-
-    @property
-    def cores(self) -> int:
-        """Of all of them together."""
-
-    @property
-    def cpu_s(self) -> float:
-        """Processor time of all of them so far."""
-
-
 class Profiler:
     """Measures one command. The workers time their stages with `times`, profile or not; only for a profile do stages
     wait for the device and is the device watched."""
@@ -130,7 +119,9 @@ class Profiler:
         self._meter: DeviceMeter | None = None
         self._resources = ExitStack()
         self._begun, self._cpu_begun = time.perf_counter(), time.process_time()
-        self.elsewhere: list[Elsewhere] = []
+        # The times of its workers' stages come to the command's own; what waited there, and their devices, are not
+        # measured.
+        self.elsewhere: list[RayEngine] = []
         self.times = StageTimes(self._finish) if enabled else StageTimes()
 
     def watch(self, device: torch.device) -> None:

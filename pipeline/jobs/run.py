@@ -22,13 +22,13 @@ from pipeline.jobs.accounts import find_account
 from pipeline.jobs.comparison import RowKey
 from pipeline.jobs.missing import MissingPhotos, chooser, forget_missing
 from pipeline.jobs.moved_source import moved_source
-from pipeline.jobs.page_data import page_file
 from pipeline.jobs.plan import Plan, counts_of, plan_run, rows_of
 from pipeline.jobs.plan_counts import PlanCounts
 from pipeline.jobs.run_page import leave_page, report_of
 from pipeline.jobs.run_report import RunReport, RunTotals, WorkDone, make_report
 from pipeline.jobs.session import RunRequest, Session, open_session, source_name
 from pipeline.jobs.store import Runs, Store, open_store, part_of_command
+from pipeline.report.page_data import page_file
 from pipeline.store import FINISHED, RunRow, damaged_file, manifest_file
 from pipeline.types import Progress, Source
 

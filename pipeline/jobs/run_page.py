@@ -15,21 +15,19 @@ from typing import Any
 from pipeline.config import DecodeSettings, MatchSettings, nearest_threshold
 from pipeline.errors import UsageError
 from pipeline.jobs.accounts import find_account
-from pipeline.jobs.face_pictures import FacePictures
-from pipeline.jobs.page_data import page_file
-from pipeline.jobs.page_sections import REPORTED, PageOf, PageRequest, subjects
 from pipeline.jobs.store import Store
-from pipeline.pages.page import page_bytes, write_page
-from pipeline.store import FINISHED, RunRow
+from pipeline.report.contents import REPORTED, PageRequest, page_bytes, subjects
+from pipeline.report.page_data import page_file
+from pipeline.report.pictures import FacePictures
+from pipeline.store import FINISHED, Folder, RunRow
 
 
 def leave_page(store: Store, run: RunRow, report: Mapping[str, Any], decode: DecodeSettings) -> Path:
     """Writes the page of a run into its folder, and registers whom it shows; returns its path. Raises StoreError."""
     request = _of_run(run, report, with_people=not store.identity.encrypted)
     while True:  # again if the server deletes a person while the page is made
-        page = _page(store, request, decode)
-        content = page_bytes(request.title, page.sections())
-        shown = sorted(page.pictures.person_ids), sorted(page.pictures.media_ids)
+        content, pictures = _page(store, request, decode)
+        shown = sorted(pictures.person_ids), sorted(pictures.media_ids)
         if store.keep_page(run.run_id, content, *shown):
             return store.folder.path(page_file(run.run_id))
 
@@ -56,17 +54,21 @@ def write_report_page(store: Store, to: Path, *, account: str | None = None, run
     store.unlock()
     if run is None:
         title = f"{store.path.name}: its people"
-        request = PageRequest(account_id, (), title, None, {}, settled.match, with_people=True)
+        request = PageRequest(account_id, None, title, None, {}, settled.match, with_people=True)
     else:
         request = _of_run(run, report_of(store, run), with_people=True)
-    write_page(to.absolute(), request.title, _page(store, request, settled.decode).sections())
+    file, (content, _) = to.absolute(), _page(store, request, settled.decode)
+    Folder(file.parent).write(file.name, content, "page")
     return None if run is None else run.run_id
 
 
-def _page(store: Store, request: PageRequest, decode: DecodeSettings) -> PageOf:
+def _page(store: Store, request: PageRequest, decode: DecodeSettings) -> tuple[bytes, FacePictures]:
+    """The page, and the pictures on it."""
     mentioned = subjects(request.report) if request.with_people else None
-    data = store.page_data(request.account_id, request.run_ids, request.match.threshold, mentioned)
-    return PageOf(store.identity, request, data, FacePictures(store.folder, data.key, decode))
+    run_ids = [] if request.run_id is None else [request.run_id]
+    data = store.page_data(request.account_id, run_ids, request.match.threshold, mentioned)
+    pictures = FacePictures(store.folder, data.key, decode)
+    return page_bytes(store.identity, request, data, pictures), pictures
 
 
 def _run(store: Store, account_id: int, run_id: str | None) -> RunRow | None:
@@ -84,4 +86,4 @@ def _of_run(run: RunRow, report: Mapping[str, Any], *, with_people: bool) -> Pag
     known = {f.name: planned[f.name] for f in dataclasses.fields(MatchSettings) if f.name in planned}
     match = MatchSettings(**known)
     match = dataclasses.replace(match, threshold=nearest_threshold(match.threshold))
-    return PageRequest(run.account_id, (run.run_id,), title, run.source, report, match, with_people)
+    return PageRequest(run.account_id, run.run_id, title, run.source, report, match, with_people)

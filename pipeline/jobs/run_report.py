@@ -9,9 +9,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from pipeline.jobs.expectation import Expectation, calibration_warning, expectation_of_runs
-from pipeline.jobs.plan_counts import FACE_COUNTS, PlanCounts, kept_fields, listed, shortened
+from pipeline.jobs.plan_counts import FACE_COUNTS, PlanCounts, kept_fields, shortened
 from pipeline.jobs.profile import RunProfile
 from pipeline.matching.calibration import Calibration
+from pipeline.report.page import listed
 from pipeline.store import LocalStore, RunCounts, StoreIdentity, overview, runs
 from pipeline.types import ACCEPTED_STATUSES
 

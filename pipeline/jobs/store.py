@@ -18,12 +18,12 @@ import pyarrow as pa
 
 from pipeline.config import Settings
 from pipeline.errors import CleanUpLeft, StoreError, StoreLocked, StoreMismatch, StoreUnwritable, UsageError
-from pipeline.jobs import page_data
-from pipeline.jobs.page_data import Mentioned, PageData
 from pipeline.jobs.run_report import RunTotals, run_totals
 from pipeline.jobs.server_connection import ServerConnection
 from pipeline.jobs.store_identity import make_identity
 from pipeline.jobs.store_settings import settings_of_store, settle_threshold
+from pipeline.report import page_data
+from pipeline.report.page_data import Mentioned, PageData
 from pipeline.store import (
     AccountSummary,
     Catalog,

@@ -33,11 +33,11 @@ from harness import argument_parser, paired_ratio, settings_of, write_result
 from PIL import Image
 
 from pipeline.config import DecodeSettings, RunSettings, Settings
+from pipeline.evaluation.annotations import read_boxes
 from pipeline.evaluation.bench.harness import Timing, interleave
 from pipeline.evaluation.bench.parity import Faces, Parity, compare
 from pipeline.evaluation.bench.reference import LIST_IMAGES, LIST_PIXELS, equal_sized, faces_of, make_reference
-from pipeline.evaluation.detection.annotations import read_boxes
-from pipeline.evaluation.detection.report import DetectionRequest, report_detection
+from pipeline.evaluation.detection import report_detection
 from pipeline.extraction.detection.cascade import MtcnnDetector
 from pipeline.extraction.detection.networks import load_networks
 from pipeline.extraction.images.decode import decode_image
@@ -136,7 +136,7 @@ def annotated(folder: Path) -> dict[str, Any]:
 
 
 def _measured(folder: Path, least_px: float) -> dict[str, Any]:
-    report = report_detection(DetectionRequest([folder], None, Settings(), least_px), SilentProgress())
+    report = report_detection([folder], Settings(), SilentProgress(), min_px=least_px)
     assert not report.as_dict()["skipped"], report.as_dict()
     names = ("images", "faces", "found", "false_alarms", "recall", "precision", "average_precision")
     figures = {name: getattr(report.result, name) for name in names}

@@ -33,9 +33,8 @@ from lfw import Protocol, Stored, accuracy, all_pairs, make_store, people_of, re
 
 from pipeline.config import EXACT, FAST, MatchSettings, Settings, SourceSettings
 from pipeline.evaluation.bench.parity import SAME_IOU, cosines
-from pipeline.evaluation.clustering.measures import ClusteringResult, evaluate_clustering
-from pipeline.evaluation.clustering.report import ClusteringRequest, report_clustering
-from pipeline.evaluation.detection.measures import overlaps
+from pipeline.evaluation.clustering import ClusteringResult, evaluate_clustering, report_clustering
+from pipeline.evaluation.detection import overlaps
 from pipeline.matching.calibration import Calibration
 from pipeline.matching.group import group_faces
 from pipeline.matching.match import Matcher
@@ -82,7 +81,7 @@ def clustering_figures(stored: Stored, protocol: Protocol, photos: Path, store: 
     identities = {name: grouped(stored, calibration) for name, calibration in calibrations.items()}
     assert same_partition(identities["calibrated"], stored.persons), "grouping again gives other identities"
     labels = replace(Settings(), source=SourceSettings(labels="parent"))
-    report = report_clustering(ClusteringRequest(photos, labels, store), SilentProgress()).result
+    report = report_clustering(photos, labels, SilentProgress(), store=store).result
     again = evaluated(stored, identities["calibrated"])
     assert (report.pairwise, report.bcubed) == (again.pairwise, again.bcubed)
     subjects = {"all": None, "test_people": set(people_of(protocol.test))}

@@ -15,7 +15,7 @@ from pipeline.config import ENV_CACHE, EXACT, Settings, load_settings
 from pipeline.evaluation.bench.facepipe import comparable
 from pipeline.evaluation.bench.parity import SAME_IOU, Extracted, Faces, Parity, cosines
 from pipeline.evaluation.bench.reference import faces_of
-from pipeline.evaluation.detection.measures import overlaps
+from pipeline.evaluation.detection import overlaps
 from pipeline.extraction.detection.cascade import MtcnnDetector
 from pipeline.extraction.images.batch import ImageBatch
 from pipeline.types import ByteArray, FloatArray

@@ -17,9 +17,9 @@ import numpy as np
 
 from pipeline.config import CONTRACT_FMR
 from pipeline.evaluation.calibration import TABLE_FMRS
-from pipeline.evaluation.pairs.distances import all_distances
-from pipeline.evaluation.pairs.lists import LfwPhoto, Pair, read_pairs
-from pipeline.evaluation.photos.labels import named_photos
+from pipeline.evaluation.labels import named_photos
+from pipeline.evaluation.pair_distances import all_distances
+from pipeline.evaluation.pair_lists import LfwPhoto, Pair, read_pairs
 from pipeline.evaluation.statistics import (
     best_threshold,
     calibration_exponent,

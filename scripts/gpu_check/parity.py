@@ -32,8 +32,8 @@ from pipeline.config import EXACT, FAST, TORCH, Settings
 from pipeline.evaluation.bench.facepipe import FacepipeChain
 from pipeline.evaluation.bench.parity import SAME_IOU, Extracted, compare_faces
 from pipeline.evaluation.bench.reference import image_size
-from pipeline.evaluation.clustering.measures import Contingency
-from pipeline.evaluation.detection.measures import overlaps
+from pipeline.evaluation.clustering import Contingency
+from pipeline.evaluation.detection import overlaps
 from pipeline.jobs.store_identity import make_identity
 from pipeline.matching.calibration import Calibration
 from pipeline.matching.group import group_faces

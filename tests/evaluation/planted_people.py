@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from pipeline.evaluation.pairs.lists import ListedPair, PairList
-from pipeline.evaluation.photos.portraits import Portraits
+from pipeline.evaluation.pair_lists import ListedPair, PairList
+from pipeline.evaluation.portraits import Portraits
 
 SIZE = 64
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.errors import BoxesInvalid, SourceMissing
-from pipeline.evaluation.detection.annotations import AnnotatedImage, read_boxes
+from pipeline.evaluation.annotations import AnnotatedImage, read_boxes
 
 IMGLAB = """<?xml version='1.0' encoding='ISO-8859-1'?>
 <?xml-stylesheet type='text/xsl' href='image_metadata_stylesheet.xsl'?>

@@ -14,7 +14,7 @@ from PIL import Image
 
 from pipeline.config import DecodeSettings, load_settings
 from pipeline.errors import SourceEmpty
-from pipeline.evaluation.bench.bench import BenchRequest, SameFaces, Side, bench, default_threads, take_sample
+from pipeline.evaluation.bench.bench import SameFaces, Side, bench, default_threads, take_sample
 from pipeline.evaluation.bench.harness import Timing, interleave, turn_ratios
 from pipeline.evaluation.bench.parity import Extracted
 from pipeline.evaluation.bench.reference import image_size, read_image, upright_crop
@@ -53,7 +53,7 @@ def comparison(photos: Path, weights_cache: Path) -> Report[SameFaces]:
     """Two turns over the photos, on one thread."""
     before = sorted(photos.parent.rglob("*"))
     flags = {"run.device": "cpu", "run.threads": "1", "model.cache": str(weights_cache)}
-    report = bench(BenchRequest(photos, load_settings(environ={}, flags=flags), repeats=2), SilentProgress())
+    report = bench(photos, load_settings(environ={}, flags=flags), SilentProgress(), repeats=2)
     assert sorted(photos.parent.rglob("*")) == before
     return report
 

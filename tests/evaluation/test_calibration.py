@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from pipeline.config import CONTRACT_FMR, Settings, load_settings
 from pipeline.errors import BadValue, CalibrationInvalid, InputError, StoreMismatch, TooLittleData, UsageError
 from pipeline.evaluation.calibration import CalibrationFit, check_rate, fit_calibration
-from pipeline.evaluation.pairs.distances import score_everybody, score_list, scored_of_list
+from pipeline.evaluation.pair_distances import score_everybody, score_list, scored_of_list
 from pipeline.evaluation.report import Skipped
 from pipeline.jobs.calibration_file import read_calibration, write_calibration
 from pipeline.jobs.store_settings import settings_of_store, settle_threshold

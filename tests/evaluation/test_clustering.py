@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.errors import InputError
-from pipeline.evaluation.clustering.measures import Contingency, evaluate_clustering
+from pipeline.evaluation.clustering import Contingency, evaluate_clustering
 
 LABELS = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=30)
 

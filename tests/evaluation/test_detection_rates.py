@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.errors import InputError
-from pipeline.evaluation.detection.annotations import AnnotatedImage
-from pipeline.evaluation.detection.measures import (
+from pipeline.evaluation.annotations import AnnotatedImage
+from pipeline.evaluation.detection import (
     DetectedFaces,
     average_precision,
     evaluate_detection,

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pipeline.errors import EmbeddingInvalid, InputError, ManifestInvalid
-from pipeline.evaluation.identification.measures import (
+from pipeline.evaluation.identification import (
     IdentificationResult,
     evaluate_identification,
     gallery_by_column,

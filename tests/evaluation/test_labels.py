@@ -10,8 +10,8 @@ import pytest
 
 from pipeline.config import SourceSettings
 from pipeline.errors import InputError, ManifestInvalid, SourceEmpty, SourceMissing, UsageError
-from pipeline.evaluation.clustering.report import table_identities
-from pipeline.evaluation.photos.labels import NO_NAME, REPEATED, read_labels
+from pipeline.evaluation.clustering import table_identities
+from pipeline.evaluation.labels import NO_NAME, REPEATED, read_labels
 from pipeline.evaluation.report import Skipped
 
 PLAIN = SourceSettings()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.errors import InputError, SourceMissing
-from pipeline.evaluation.photos.labels import read_leave_out
+from pipeline.evaluation.labels import read_leave_out
 
 PATHS = ["/lfw/Ada/Ada_0001.jpg", "/lfw/Ada/Ada_0002.jpg", "/lfw/Bob #2/1.jpg", "/old/lfw/Ada/Ada_0001.jpg"]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.errors import PairsInvalid, SourceMissing
-from pipeline.evaluation.pairs.lists import (
+from pipeline.evaluation.pair_lists import (
     REPEATED,
     WITH_ITSELF,
     is_pair_list,

@@ -11,15 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.errors import EmbeddingInvalid, InputError
-from pipeline.evaluation.pairs.distances import (
+from pipeline.evaluation.pair_distances import (
     all_distances,
     closest_impostors,
     score_everybody,
     score_list,
     scored_of_list,
 )
-from pipeline.evaluation.pairs.lists import ListedPair, PairList
-from pipeline.evaluation.pairs.measures import (
+from pipeline.evaluation.pair_lists import ListedPair, PairList
+from pipeline.evaluation.pairs import (
     GIVEN,
     OTHER_FOLDS,
     TRAINING_PAIRS,
@@ -28,7 +28,7 @@ from pipeline.evaluation.pairs.measures import (
     evaluate_pairs,
     match_cut,
 )
-from pipeline.evaluation.photos.portraits import Portraits
+from pipeline.evaluation.portraits import Portraits
 from pipeline.evaluation.report import Skipped
 from pipeline.matching.calibration import Calibration
 from pipeline.matching.match import Matcher
@@ -210,7 +210,7 @@ def test_decisions_at_t_are_those_of_the_matcher(exponent: float, threshold: flo
 @pytest.fixture(params=[3, 7, 40, 512])
 def photos(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> tuple[np.ndarray, np.ndarray]:
     """Vectors and people, whose pairs come in blocks of so many rows; the last photo shows no face."""
-    monkeypatch.setattr("pipeline.evaluation.pairs.distances._BLOCK_ROWS", request.param)
+    monkeypatch.setattr("pipeline.evaluation.pair_distances._BLOCK_ROWS", request.param)
     rng = np.random.default_rng(3)
     vectors = unit_rows(rng.standard_normal((40, 16)))
     vectors[-1] = np.nan
@@ -250,7 +250,7 @@ def test_the_closest_are_those_of_all(photos: tuple[np.ndarray, np.ndarray], wit
 
 
 def test_more_pairs_than_memory_holds_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pipeline.evaluation.pairs.distances.MAX_PAIRS", 9)
+    monkeypatch.setattr("pipeline.evaluation.pair_distances.MAX_PAIRS", 9)
     vectors, people = np.eye(5, dtype=np.float32), np.arange(5)
     with pytest.raises(InputError, match="5 photos make 10 pairs"):
         all_distances(vectors, people)

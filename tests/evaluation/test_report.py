@@ -15,10 +15,20 @@ from PIL import Image
 
 from pipeline.config import DecodeSettings
 from pipeline.errors import InputError, StoreMissing, StoreUnwritable, TooLittleData
-from pipeline.evaluation.report import EXAMPLES, NOT_IN_STORE, NOT_KEPT, Report, Skipped
-from pipeline.pages.page import write_page
-from pipeline.pages.pictures import SIDE_PX, Axis, Series, Thumbnails, histogram, line_plot
-from pipeline.pages.sections import Picture, Row, Section, Table
+from pipeline.evaluation.pictures import Thumbnails, histogram, line_plot
+from pipeline.evaluation.report import (
+    EXAMPLES,
+    NOT_IN_STORE,
+    NOT_KEPT,
+    Picture,
+    Report,
+    Row,
+    Section,
+    Skipped,
+    Table,
+    write_page,
+)
+from pipeline.report.pictures import SIDE_PX
 
 SVG = "{http://www.w3.org/2000/svg}"
 NASTY = '<script>alert("x")</script>&\udcff'
@@ -40,9 +50,7 @@ class Reader(HTMLParser):
 
 
 def curve(title: str) -> str:
-    return line_plot(
-        title, [Series("a", [1e-3, 1], [0.5, 1]), Series("b", [1e-3, 1], [0, 1])], Axis("x", log=True), Axis("y")
-    )
+    return line_plot(title, [1e-3, 1], [0.5, 1], xlabel="x", xscale="log", ylabel="y")
 
 
 def read(path: Path) -> Reader:
@@ -55,7 +63,7 @@ def test_a_page_needs_nothing_else(tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     pictures = [Picture("data:image/png;base64,AA==", "one"), Picture(None, "two")]
     table = Table(("name", "count", "photos"), [("Ada", 3, pictures)])
-    section = Section("First", text="Some text.", listing=lambda: table, plots=lambda: [curve("ROC"), curve("DET")])
+    section = Section("First", text="Some text.", parts=(part for part in (table, curve("ROC"), curve("DET"))))
     write_page(page, "Title", [section, Section("Empty", text="No text.")])
     reader = read(page)
     names = [name for name, _ in reader.tags]
@@ -73,27 +81,36 @@ def test_names_are_text_and_never_markup(tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     table = Table((NASTY,), [(NASTY,), ([Picture('data:," onerror="x', NASTY)],)])
     rows = [Row(NASTY, NASTY, explanation=NASTY)]
-    write_page(page, NASTY, [Section(NASTY, rows, NASTY, lambda: table)])
+    write_page(page, NASTY, [Section(NASTY, rows, NASTY, [table])])
     reader = read(page)
     assert "script" not in [name for name, _ in reader.tags]
     (image,) = [attributes for name, attributes in reader.tags if name == "img"]
     assert image.keys() == {"src", "alt"}
 
 
-def test_rows_make_lines_and_tables() -> None:
+def test_rows_make_lines_and_tables(tmp_path: Path) -> None:
     rows = [
         Row("recall", "50.00%", "the share that was found"),
         Row("", "and a second line"),
         Row("F", "0.6", detail=True),
     ]
-    plain = Section("Plain", [Row("images", "2")], listing=lambda: Table(("name",), []))
+    plain = Section("Plain", [Row("images", "2")], parts=[Table(("name",), [])])
     report = Report(None, {}, [Section("Rates", rows), plain])
     assert list(report.lines()) == ["recall      50.00%", "            and a second line", "images      2"]
-    tables = [table for section in report.sections for table in section.tables()]
-    assert [table.head for table in tables] == [("what", "value", "meaning"), ("what", "value")]
-    assert tables[0].rows[0] == ("recall", "50.00%", "the share that was found")
-    assert [row[0] for row in tables[0].rows] == ["recall", "", "F"]
-    assert tables[1].rows == [("images", "2")]
+    write_page(tmp_path / "page.html", "Title", report.sections)
+    body = ElementTree.fromstring(
+        (tmp_path / "page.html").read_text("utf-8").partition("</head>")[2].removesuffix("</html>\n")
+    )
+    tables = [[[cell.text for cell in row] for row in table.iter("tr")] for table in body.iter("table")]
+    assert tables == [
+        [
+            ["what", "value", "meaning"],
+            ["recall", "50.00%", "the share that was found"],
+            [None, "and a second line", None],
+            ["F", "0.6", None],
+        ],
+        [["what", "value"], ["images", "2"]],
+    ]
 
 
 def test_a_folder_that_is_none_is_told(tmp_path: Path) -> None:
@@ -106,7 +123,7 @@ def test_plots_are_svg_with_their_text() -> None:
     root = ElementTree.fromstring(curve("My <title> & more"))
     assert root.tag == f"{SVG}svg"
     texts = {"".join(text.itertext()) for text in root.iter(f"{SVG}text")}
-    assert {"My <title> & more", "x", "y", "a", "b"} <= texts
+    assert {"My <title> & more", "x", "y"} <= texts
     assert dict(matplotlib.rcParams) == before
 
 
@@ -121,13 +138,13 @@ def test_the_same_figures_give_the_same_plot_and_others_share_no_ids() -> None:
 
 
 def test_points_without_a_logarithm_are_left_out() -> None:
-    svg = line_plot("t", [Series("a", [0, 1e-2, 1], [0, 0.5, 1])], Axis("x", log=True), Axis("y", log=True))
+    svg = line_plot("t", [0, 1e-2, 1], [0, 0.5, 1], xscale="log", yscale="log")
     assert "nan" not in svg.lower()
     ElementTree.fromstring(svg)
 
 
 def test_a_curve_without_any_logarithm_is_an_empty_plot() -> None:
-    svg = line_plot("t", [Series("a", [0.1, 1], [0, 0])], Axis("x", log=True), Axis("y", log=True))
+    svg = line_plot("t", [0.1, 1], [0, 0], xscale="log", yscale="log")
     ElementTree.fromstring(svg)
 
 
@@ -136,7 +153,7 @@ def test_a_histogram_of_nothing_is_no_error() -> None:
     groups = {"some": np.arange(8.0), "none": np.zeros(8)}
     texts = {
         "".join(t.itertext())
-        for t in ElementTree.fromstring(histogram("h", groups, edges, Axis("d"), {"T": 0.5})).iter(f"{SVG}text")
+        for t in ElementTree.fromstring(histogram("h", groups, edges, "d", {"T": 0.5})).iter(f"{SVG}text")
     }
     assert {"some", "T", "d"} <= texts
     assert "none" not in texts

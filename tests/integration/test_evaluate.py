@@ -18,7 +18,7 @@ import pytest
 
 from pipeline.config import Settings, load_settings
 from pipeline.errors import BadValue, EmbeddingInvalid, FacepipeError, StoreDamaged, StoreMismatch
-from pipeline.evaluation.photos.portraits import Portraits, extract_portraits, stored_portraits
+from pipeline.evaluation.portraits import Portraits, extract_portraits, stored_portraits
 from pipeline.evaluation.report import DELETED, NOT_IN_STORE, NOT_KEPT
 from pipeline.extraction.extractor import BatchExtractor
 from pipeline.extraction.images.decode import Decoder

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from click.testing import Result
 
-from pipeline.evaluation.clustering.measures import evaluate_clustering
+from pipeline.evaluation.clustering import evaluate_clustering
 from pipeline.evaluation.report import DELETED
 from pipeline.extraction.extractor import BatchExtractor
 from pipeline.store.commits.removal import remove_persons

@@ -16,11 +16,13 @@ from coded_store import USER
 
 import pipeline
 from pipeline.errors import Interrupted, StoreFull
-from pipeline.jobs import doubtful_pairs, face_pictures, page_data, run_page
+from pipeline.jobs import run_page
 from pipeline.jobs.run_report import RunReport
 from pipeline.jobs.store import Store
 from pipeline.matching.calibration import Calibration
 from pipeline.people.types import PostRequest
+from pipeline.report import doubtful_pairs, page_data
+from pipeline.report import pictures as face_pictures
 from pipeline.store.checks.check import check_store, repair_store
 from pipeline.store.files.crypto import MasterKey
 from pipeline.store.local import LocalStore

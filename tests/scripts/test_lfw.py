@@ -22,7 +22,7 @@ from lfw import (
     read_protocol,
 )
 
-from pipeline.evaluation.photos.labels import named_photos
+from pipeline.evaluation.labels import named_photos
 from pipeline.types import FaceBatch
 
 PHOTOS = 3

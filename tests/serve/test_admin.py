@@ -23,7 +23,7 @@ from PIL import Image
 
 import pipeline.jobs.shard_stages
 from pipeline.errors import AccountExists, AccountUnknown, Interrupted, ServerUnreachable, StoreLocked
-from pipeline.evaluation.photos.portraits import stored_portraits
+from pipeline.evaluation.portraits import stored_portraits
 from pipeline.extraction.extractor import BatchExtractor
 from pipeline.jobs.run import RunRequest, extract, group, run, scan
 from pipeline.jobs.store import open_store

@@ -18,7 +18,7 @@ LAYERS: list[set[str]] = [
     {"runtime"},
     {"models", "matching", "store"},
     {"extraction"},
-    {"people", "pages"},
+    {"people", "report"},
     {"jobs"},
     {"serve", "evaluation"},
     {"cli", "library"},

@@ -31,14 +31,13 @@ from pipeline.evaluation.bench.reference import (
     image_size,
     read_image,
 )
-from pipeline.evaluation.report import Report
+from pipeline.evaluation.report import Report, Row, Section
 from pipeline.extraction.detection.pyramid import pyramid
 from pipeline.extraction.images.decode import Decoder
 from pipeline.extraction.images.files import read_file, shown
 from pipeline.extraction.sources.scan import scan_source
 from pipeline.jobs.store_identity import weights_file
 from pipeline.models.weights import cache_folder, resolve
-from pipeline.pages.sections import Row, Section
 from pipeline.runtime.buckets import is_address
 from pipeline.runtime.device import describe, resolve_device
 from pipeline.runtime.threads import set_threads, thread_count
@@ -48,16 +47,6 @@ _FACEPIPE, _REFERENCE = "facepipe", "reference"
 _WARM_UP_IMAGES = 8
 _STRIDE = 4  # between the compared rows and columns: enough to tell two pictures apart
 _SAME_GREY = 1.0  # two decoders made the same picture up to this mean difference in grey levels
-
-
-@dataclass(frozen=True)
-class BenchRequest:
-    """What the user asks for."""
-
-    source: Path
-    settings: Settings
-    images: int = 64
-    repeats: int = 3
 
 
 @dataclass(frozen=True)
@@ -72,20 +61,22 @@ class SameFaces:
     cosine_median: float | None
 
 
-def bench(request: BenchRequest, progress: Progress) -> Report[SameFaces]:
-    """Runs facepipe and the reference over a sample of the source, in turns.
+def bench(
+    source: Path, settings: Settings, progress: Progress, images: int = 64, repeats: int = 3
+) -> Report[SameFaces]:
+    """Runs facepipe and the reference over a sample of `images` photos of the source, in turns.
 
     Raises InputError, also where no photo can be compared, DeviceError and ModelError.
     """
-    settings = comparable(request.settings)
+    settings = comparable(settings)
     weights = resolve(settings.model.weights, weights_file(settings), cache_folder(settings.model.cache))
     device = resolve_device(settings.run.device)
     progress.start("sample", None)
-    sample = take_sample(request.source, settings, request.images)
+    sample = take_sample(source, settings, images)
     files, left_out = sample.files, sorted(sample.left_out.items())
     if not files:
         reasons = "; ".join(f"{count}: {reason}" for reason, count in left_out)
-        raise SourceEmpty(path=shown(request.source), detail=f"none that can be compared; {reasons}")
+        raise SourceEmpty(path=shown(source), detail=f"none that can be compared; {reasons}")
     progress.start("warm-up", None)
     chain = FacepipeChain(settings)
     rows = settings.run.shard_rows
@@ -97,12 +88,12 @@ def bench(request: BenchRequest, progress: Progress) -> Report[SameFaces]:
     reference = Side(reference_chain, lists, progress.advance, threads)
     for side in (facepipe, reference):
         side.warm_up()
-    progress.start("bench", 2 * request.repeats * len(files))
-    timings = interleave({_FACEPIPE: facepipe, _REFERENCE: reference}, request.repeats, device, warmup=0)
+    progress.start("bench", 2 * repeats * len(files))
+    timings = interleave({_FACEPIPE: facepipe, _REFERENCE: reference}, repeats, device, warmup=0)
     same = _same_faces(chain, reference.faces, facepipe.faces)
     ratios = turn_ratios(timings[_REFERENCE], timings[_FACEPIPE])
     figures = {
-        "source": shown(request.source),
+        "source": shown(source),
         "images": len(files),
         "left_out": dict(sample.left_out),
         "device": describe(device),

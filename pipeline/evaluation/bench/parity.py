@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from pipeline.evaluation.detection.measures import overlaps
+from pipeline.evaluation.detection import overlaps
 from pipeline.types import BoolArray, FloatArray
 
 Found = TypeVar("Found", bound="Faces")

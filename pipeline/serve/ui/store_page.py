@@ -14,7 +14,7 @@ from starlette.responses import Response
 
 from pipeline.errors import RouteUnknown
 from pipeline.jobs.expectation import calibration_warning, expectation
-from pipeline.jobs.page_data import registered_page
+from pipeline.report.page_data import registered_page
 from pipeline.serve.request_parsing import Query
 from pipeline.serve.responses import tagged_response
 from pipeline.serve.ui.answers import address

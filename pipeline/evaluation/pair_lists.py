@@ -42,14 +42,7 @@ class Pair(Generic[Photo]):
     fold: int = 0
 
 
-@dataclass(frozen=True)
-class ListedPair(Pair[str]):
-    """Two photos by their paths, as the store and reports show them."""
-
-    @property
-    def key(self) -> tuple[str, str]:
-        """The paths in order: the same whichever photo comes first."""
-        return min(self.first, self.second), max(self.first, self.second)
+ListedPair: TypeAlias = Pair[str]  # by their paths, as the store and reports show them
 
 
 @dataclass(frozen=True)
@@ -227,22 +220,21 @@ def _csv_pair(file: Path, line: int, row: dict[str, str], folder: Path, files: d
 
 def _checked(file: Path, pairs: Sequence[ListedPair], skipped: Skipped) -> list[ListedPair]:
     """The pairs without repetitions. Raises PairsInvalid where labels contradict."""
-    labels: dict[tuple[str, str], bool] = {}
-    kept = []
+    kept: dict[tuple[str, str], ListedPair] = {}
+    repeated = []
     for pair in pairs:
+        first = kept.setdefault((min(pair.first, pair.second), max(pair.first, pair.second)), pair)
         if pair.first == pair.second:
             if not pair.same:
                 _invalid(file, f"{pair.first} is labelled as a photo of two people")
             skipped.add(WITH_ITSELF, pair.first)
-        elif labels.setdefault(pair.key, pair.same) != pair.same:
+        elif first.same != pair.same:
             _invalid(file, f"{pair.first} and {pair.second} are labelled as one person and as two")
-        else:
-            kept.append(pair)
-    unique = {pair.key: pair for pair in reversed(kept)}  # keeps the first of equals
-    for pair in kept:
-        if unique[pair.key] is not pair:
-            skipped.add(REPEATED, f"{pair.first} and {pair.second}")
-    return [pair for pair in kept if unique[pair.key] is pair]
+        elif first is not pair:
+            repeated.append(pair)
+    for pair in repeated:
+        skipped.add(REPEATED, f"{pair.first} and {pair.second}")
+    return [pair for pair in kept.values() if pair.first != pair.second]
 
 
 def _invalid(file: Path, detail: str) -> NoReturn:

@@ -12,8 +12,8 @@ from typing import Final
 import numpy as np
 
 from pipeline.errors import InputError
-from pipeline.evaluation.pairs.lists import ListedPair, PairList
-from pipeline.evaluation.photos.portraits import Portraits
+from pipeline.evaluation.pair_lists import ListedPair, PairList
+from pipeline.evaluation.portraits import Portraits
 from pipeline.evaluation.report import Skipped
 from pipeline.evaluation.statistics import Trials, squared_distances, to_distance
 from pipeline.types import BoolArray, DoubleArray, FloatArray, IntArray

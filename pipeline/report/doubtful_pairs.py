@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -27,7 +27,7 @@ class Pair:
     """Two people. The first is one of those who were asked about."""
 
     score: float
-    one: Mapping[str, Any]  # as `compared_people` has them
+    one: Mapping[str, Any]  # as the table `compared_people` has them
     other: Mapping[str, Any]
     photos: int  # that show both
 
@@ -51,29 +51,24 @@ def doubtful_pairs(
     the score on at which WIDER_FMR of two people's faces match. Not those who are stated to be two."""
     calibration = Calibration.from_dict(store.identity.calibration)
     wider = _wider(calibration, threshold)
-    found = replace(NO_DOUBTS, wider_score=similarity_score(math.sqrt(wider), threshold))
+    wider_score = similarity_score(math.sqrt(wider), threshold)
     if threshold in (0, EVERYBODY) or not person_ids:
-        return found
-    rows = store.ask(overview.compared_people, account_id, list(person_ids), most).to_pylist()
-    rows, vectors = _with_vectors(store, rows)
+        return Doubts((), (), wider_score)
+    compared = store.ask(overview.page_table, "compared_people", account_id, ids=person_ids, most=most)
+    rows, vectors = _with_vectors(store, compared.to_pylist())
     asked = np.isin([row["person_id"] for row in rows], list(person_ids))
-    nearest, pairs = _similar(rows, vectors, asked, calibration, wider)
-    found = replace(found, nearest=similarity_score(nearest, threshold).tolist())
-    if not pairs:
-        return found
-    ones, others = ([rows[place]["person_id"] for place in side] for side in zip(*pairs, strict=True))
-    known = store.ask(overview.known_of_pairs, ones, others)
-    places = np.array(pairs)
+    nearest, places = _similar(rows, vectors, asked, calibration, wider)
     distances = contract_distance(exact_dots(vectors[places[:, 0]], vectors[places[:, 1]]), calibration)
-    kept = [
-        Pair(score, rows[a], rows[b], said["photos"])
-        for (a, b), score, said in zip(
-            pairs, similarity_score(distances, threshold).tolist(), known.to_pylist(), strict=True
-        )
-        if not said["stated"] and score >= found.wider_score
+    sides = ([rows[place]["person_id"] for place in side] for side in places.T.tolist())
+    known = store.ask(overview.known_of_pairs, *sides).to_pylist()
+    scores = similarity_score(distances, threshold).tolist()
+    pairs = [
+        Pair(score, rows[one], rows[other], said["photos"])
+        for (one, other), score, said in zip(places.tolist(), scores, known, strict=True)
+        if not said["stated"] and score >= wider_score
     ]
-    kept.sort(key=lambda pair: -pair.score)
-    return replace(found, pairs=kept[:limit])
+    pairs.sort(key=lambda pair: -pair.score)
+    return Doubts(pairs[:limit], similarity_score(nearest, threshold).tolist(), wider_score)
 
 
 def _wider(calibration: Calibration, threshold: float) -> float:
@@ -100,9 +95,9 @@ def _with_vectors(store: LocalStore, rows: list[dict[str, Any]]) -> tuple[list[d
 
 def _similar(
     rows: Sequence[Mapping[str, Any]], vectors: FloatArray, asked: BoolArray, calibration: Calibration, wider: float
-) -> tuple[DoubleArray, list[tuple[int, int]]]:
-    """The distance of each asked row to the nearest row of somebody else in the directory, and the places of the most
-    similar rows of two people, a pair of people once."""
+) -> tuple[DoubleArray, IntArray]:
+    """The distance of each asked row to the nearest row of somebody else in the directory, and the places [p, 2] of
+    the most similar rows of two people, a pair of people once."""
     people = np.unique([row["person_id"] for row in rows], return_inverse=True)[1].reshape(-1)
     directories = np.array([row["directory_id"] for row in rows])
     raw = 2 * (math.sqrt(wider) / 2) ** (1 / calibration.exponent)
@@ -121,7 +116,8 @@ def _similar(
             if (low, high) not in best or best[low, high][0] < dot:
                 best[low, high] = (dot, one, other)
     chosen = sorted(best.values(), key=lambda pair: (-pair[0], pair[1:]))[:_CANDIDATES]
-    return np.concatenate([np.zeros(0), *nearest]), [(one, other) for _, one, other in chosen]
+    pairs = np.array([pair[1:] for pair in chosen], np.int64).reshape(-1, 2)
+    return np.concatenate([np.zeros(0), *nearest]), pairs
 
 
 def _highest(dots: FloatArray, cut: float) -> list[tuple[int, int, float]]:

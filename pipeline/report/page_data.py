@@ -1,79 +1,66 @@
-"""What a report page needs of a store, gathered where the store is, and where the page of a run is kept."""
+"""What a report needs of a store, gathered where the store is, and where the page of a run is kept."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 
-from pipeline.jobs.doubtful_pairs import NO_DOUBTS, Doubts, doubtful_pairs
+from pipeline.report.doubtful_pairs import NO_DOUBTS, Doubts, doubtful_pairs
 from pipeline.store import PAGE, LocalStore, overview, pages
 
 BIN: Final = 0.025  # the width of a histogram's bins
-_SAMPLES: Final = 12  # for each reason
 PEOPLE: Final = 200  # shown on a page
 _WITH_FACES: Final = 60  # shown with further faces
 _FACES_EACH: Final = 3
 _COMPARED: Final = 5000  # compared with each other to find pairs: a second
 _PAIRS: Final = 40
-_WEAKEST: Final = 30
-_RUNS: Final = 20
+# Rows; of samples, for each reason.
+_MOST: Final = {"weakest_matches": 30, "rejection_samples": 12, "refused_files": 12, "last_runs": 20}
 
 
 Mentioned: TypeAlias = tuple[Sequence[str], Sequence[str]]  # ids of persons, paths of photos
 
 
-def _no_rows() -> pa.Table:
-    return pa.table({})
-
-
 @dataclass(frozen=True)
 class PageData:
-    """The rows of a page, as `overview` describes them. Without people all but the first two are empty."""
+    """The data of a page. A page without people has only the tables `totals` and `face_histograms`."""
 
-    totals: pa.Table
-    histograms: pa.Table
+    tables: Mapping[str, pa.Table]  # by their names in `overview`
     key: bytes | None = None  # of the account's pictures; None: they are not encrypted
-    people: pa.Table = field(default_factory=_no_rows)
-    faces: pa.Table = field(default_factory=_no_rows)  # of the first people
     doubts: Doubts = NO_DOUBTS
-    weakest: pa.Table = field(default_factory=_no_rows)
-    rejected: pa.Table = field(default_factory=_no_rows)
-    refused: pa.Table = field(default_factory=_no_rows)
-    runs: pa.Table = field(default_factory=_no_rows)
-    media: pa.Table = field(default_factory=_no_rows)  # at the paths
     names: Mapping[str, str | None] = field(default_factory=dict)  # of the persons
+
+    def rows(self, table: str) -> list[dict[str, Any]]:
+        return self.tables[table].to_pylist() if table in self.tables else []
 
 
 def page_data(
     store: LocalStore, account_id: int, run_ids: Sequence[str], threshold: float, mentioned: Mentioned | None
 ) -> PageData:
     """Gathers the rows of these runs of an account, or with none of all that is in the store. `threshold`: by which
-    pairs of people may be one. `mentioned`: whom and what the run's report names; None: a page without people. Raises
-    StoreError."""
-    these, ask = (account_id, list(run_ids)), store.ask
-    totals, histograms = ask(overview.totals, *these), ask(overview.face_histograms, *these, BIN)
+    pairs of people may be one. `mentioned`: the persons and photos in the run's report; None: a page without people.
+    Raises StoreError."""
+
+    def table(name: str, **limits: Any) -> pa.Table:
+        return store.ask(overview.page_table, name, account_id, list(run_ids), **limits)
+
+    tables = {"totals": table("totals"), "face_histograms": table("face_histograms", width=BIN)}
     if mentioned is None:
-        return PageData(totals, histograms)
-    people = ask(overview.people_seen, *these, _COMPARED)
+        return PageData(tables)
+    people = table("people_seen", most=_COMPARED)
     ids: list[str] = people["person_id"].to_pylist()
-    return PageData(
-        totals,
-        histograms,
-        key=store.image_key(account_id),
-        people=people.slice(0, PEOPLE),
-        faces=ask(overview.faces_seen, *these, ids[:_WITH_FACES], _FACES_EACH),
-        doubts=doubtful_pairs(store, account_id, ids, threshold, most=_COMPARED, limit=_PAIRS),
-        weakest=ask(overview.weakest_matches, *these, _WEAKEST),
-        rejected=ask(overview.rejection_samples, *these, _SAMPLES),
-        refused=ask(overview.refused_files, *these, _SAMPLES),
-        runs=ask(overview.last_runs, account_id, _RUNS),
-        names=ask(overview.names_of, mentioned[0]),
-        media=ask(overview.media_at, account_id, mentioned[1]),
-    )
+    tables |= {
+        "people_seen": people.slice(0, PEOPLE),
+        "faces_seen": table("faces_seen", ids=ids[:_WITH_FACES], most=_FACES_EACH),
+        "media_at": table("media_at", ids=mentioned[1]),
+    }
+    tables |= {name: table(name, most=most) for name, most in _MOST.items()}
+    doubts = doubtful_pairs(store, account_id, ids, threshold, most=_COMPARED, limit=_PAIRS)
+    return PageData(tables, store.image_key(account_id), doubts, store.ask(overview.names_of, mentioned[0]))
 
 
 def page_file(run_id: str) -> str:

@@ -1,11 +1,10 @@
-"""The pictures of a page, embedded in it: plots as SVG text, and small copies of photos.
+"""The pictures of an experiment's page: plots as SVG text, and small copies of photos.
 
 Plotting opens no window, writes no file and leaves matplotlib's state alone.
 """
 
 from __future__ import annotations
 
-import base64
 import io
 import logging
 from collections.abc import Mapping, Sequence
@@ -20,53 +19,32 @@ from pipeline.config import DecodeSettings
 from pipeline.errors import ImageRejected
 from pipeline.extraction.images.decode import decode_image
 from pipeline.extraction.images.files import read_file
+from pipeline.report.pictures import small_copy
 from pipeline.types import DoubleArray
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-SIDE_PX: Final = 96  # of a small copy
 _SIZE_INCHES: Final = (7.5, 4.5)  # of a plot
 
 
-@dataclass(frozen=True)
-class Series:
-    """One curve: points in the order in which they are joined."""
-
-    name: str
-    x: Sequence[float]
-    y: Sequence[float]
-
-
-@dataclass(frozen=True)
-class Axis:
-    """The label and scale of an axis. A logarithmic axis leaves out points that are not positive."""
-
-    label: str
-    log: bool = False
-    low: float | None = None
-    high: float | None = None
-
-
-def line_plot(title: str, series: Sequence[Series], x: Axis, y: Axis) -> str:
-    """The curves as one SVG element; the legend names them, where there are several."""
-    figure, axes = _figure(title)
-    for curve in series:
-        points = [
-            (a, b) for a, b in zip(curve.x, curve.y, strict=True) if (a > 0 or not x.log) and (b > 0 or not y.log)
-        ]
-        axes.plot([a for a, _ in points], [b for _, b in points], label=curve.name)
-    _set_axis(axes, "x", x)
-    _set_axis(axes, "y", y)
-    axes.grid(visible=True, which="both", alpha=0.3)
-    if len(series) > 1:
-        axes.legend()
+def line_plot(title: str, x: Sequence[float], y: Sequence[float], **axes: Any) -> str:
+    """A curve as one SVG element, its points joined in their order. `axes`: properties of matplotlib's axes. A
+    logarithmic axis leaves out points that are not positive."""
+    figure, drawn = _figure(title)
+    log_x, log_y = (axes.get(name) == "log" for name in ("xscale", "yscale"))
+    points = [(a, b) for a, b in zip(x, y, strict=True) if (a > 0 or not log_x) and (b > 0 or not log_y)]
+    drawn.plot([a for a, _ in points], [b for _, b in points])
+    if not points:  # a scale without points is an error
+        axes = {name: value for name, value in axes.items() if name not in ("xscale", "yscale")}
+    drawn.set(**axes)
+    drawn.grid(visible=True, which="both", alpha=0.3)
     return _svg(figure, title)
 
 
 def histogram(
-    title: str, groups: Mapping[str, DoubleArray], edges: DoubleArray, x: Axis, marks: Mapping[str, float] | None = None
+    title: str, groups: Mapping[str, DoubleArray], edges: DoubleArray, xlabel: str, marks: Mapping[str, float]
 ) -> str:
     """Densities of groups that were counted in common bins, as one SVG element: `groups` are the counts [b] and
     `edges` [b + 1] ascending; `marks` are vertical lines."""
@@ -74,10 +52,9 @@ def histogram(
     for name, counts in groups.items():
         if counts.sum():
             axes.stairs(counts / (counts.sum() * np.diff(edges)), edges, label=name, fill=True, alpha=0.5)
-    for name, position in (marks or {}).items():
+    for name, position in marks.items():
         axes.axvline(position, color="black", linestyle="--", linewidth=1, label=name)
-    _set_axis(axes, "x", x)
-    axes.set_ylabel("density")
+    axes.set(xlabel=xlabel, ylabel="density")
     axes.legend()
     return _svg(figure, title)
 
@@ -91,15 +68,6 @@ def _figure(title: str) -> tuple[Figure, Axes]:
     axes = figure.add_subplot()
     axes.set_title(title)
     return figure, axes
-
-
-def _set_axis(axes: Any, which: str, axis: Axis) -> None:
-    properties: dict[str, object] = {f"{which}label": axis.label}
-    if axis.log and any(len(line.get_xdata()) for line in axes.lines):  # without points there is no scale
-        properties[f"{which}scale"] = "log"
-    if axis.low is not None or axis.high is not None:
-        properties[f"{which}lim"] = (axis.low, axis.high)
-    axes.set(**properties)
 
 
 def _svg(figure: Figure, title: str) -> str:
@@ -134,12 +102,3 @@ class Thumbnails:
             return None
         self.limit -= 1
         return small_copy(Image.fromarray(decoded.pixels))
-
-
-def small_copy(picture: Image.Image, side_px: int = SIDE_PX) -> str:
-    """The picture, no side longer than `side_px`, as a JPEG in a `data:` address: with SIDE_PX of 2 to 4 KB."""
-    small = picture.convert("RGB")
-    small.thumbnail((side_px, side_px))
-    out = io.BytesIO()
-    small.save(out, "JPEG", quality=80)
-    return "data:image/jpeg;base64," + base64.b64encode(out.getvalue()).decode("ascii")

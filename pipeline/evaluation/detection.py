@@ -1,0 +1,353 @@
+"""How well a detector finds annotated faces: recall, precision and average precision.
+
+Everingham et al. 2010, "The Pascal Visual Object Classes (VOC) Challenge", as of 2010 (all-point interpolation):
+detections are taken in the order of their confidence over all images; each belongs to the annotated face with which
+it overlaps most, and is right where that overlap (intersection over union) is at least 0.5 and no earlier detection
+was right about that face. Faces to ignore ("difficult"; here also those smaller than `min_px`, as in WIDER FACE) count
+neither as found nor as missed, and detections that belong to them neither as right nor as wrong. A detection that is
+smaller than `min_px` and belongs to no face is ignored too.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from itertools import groupby
+from operator import itemgetter
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import pyarrow.compute as pc
+import torch
+
+from pipeline.config import Settings
+from pipeline.errors import InputError
+from pipeline.evaluation.annotations import AnnotatedImage, read_boxes
+from pipeline.evaluation.pictures import line_plot
+from pipeline.evaluation.portraits import decoded_batches
+from pipeline.evaluation.report import Report, Row, Section, Skipped, Table, unusable
+from pipeline.extraction.detection.cascade import MtcnnDetector
+from pipeline.extraction.detection.networks import load_networks
+from pipeline.extraction.images.batch import ImageBatch
+from pipeline.extraction.images.decode import Decoder
+from pipeline.extraction.images.files import shown
+from pipeline.jobs.accounts import find_account
+from pipeline.jobs.store import Store, open_store
+from pipeline.jobs.store_settings import settings_of_store
+from pipeline.models.registry import DETECTOR
+from pipeline.models.weights import detector_files
+from pipeline.runtime.device import FittingBatches, resolve_device
+from pipeline.runtime.threads import set_threads
+from pipeline.types import BoolArray, DecodedImage, DoubleArray, FloatArray, IntArray, Progress
+
+IOU: Final = 0.5
+LISTED: Final = 20  # images with the most errors
+# The outcomes of a detection.
+RIGHT: Final = 1
+WRONG: Final = 0
+IGNORED: Final = -1
+
+_RIGHT = (
+    f"A detection is right where it overlaps an annotated face by {IOU:g} or more (intersection over union), and no "
+    "detection with a higher confidence does."
+)
+_AP = "The average precision: the area under the curve of precision over recall (all points, Pascal VOC 2010)."
+
+
+@dataclass(frozen=True)
+class DetectedFaces:
+    """The faces that a detector found on one image."""
+
+    boxes: FloatArray  # [m, 4] xyxy
+    confidence: FloatArray  # [m] higher is surer
+
+
+@dataclass(frozen=True)
+class ImageErrors:
+    """One image with misses or false alarms."""
+
+    path: str
+    faces: int
+    missed: int
+    false_alarms: int
+
+
+@dataclass(frozen=True)
+class DetectionResult:
+    """The result of `evaluate_detection`."""
+
+    images: int
+    faces: int  # annotated, without those to ignore
+    ignored_faces: int
+    found: int  # of these
+    false_alarms: int
+    ignored_detections: int
+    recall: float
+    precision: float  # NaN where nothing was detected
+    average_precision: float
+    # The curve, one point for each distinct confidence, highest first.
+    confidences: tuple[float, ...]
+    recalls: tuple[float, ...]
+    precisions: tuple[float, ...]
+    worst_images: tuple[ImageErrors, ...]
+
+    @property
+    def f(self) -> float:
+        total = self.recall + self.precision
+        return 2 * self.recall * self.precision / total if total else 0.0
+
+
+def evaluate_detection(
+    images: Sequence[AnnotatedImage], detected: Sequence[DetectedFaces], min_px: float = 0
+) -> DetectionResult:
+    """Compares n annotated images with the faces detected on each [n].
+
+    `min_px`: faces whose side (the square root of their area) is smaller are ignored. Raises InputError where there is
+    no face to find.
+    """
+    to_ignore = [image.ignored | (sides(image.boxes) < min_px) for image in images]
+    faces = sum(int((~ignored).sum()) for ignored in to_ignore)
+    if not faces:
+        raise InputError(
+            message=f"The {len(images):,} annotated images that can be used have no face of {min_px:g} pixels or more, "
+            "so there is nothing to find."
+        )
+    # Of each detection its image and its number there, and its confidence; the highest confidence first.
+    places = [(i, k) for i, found in enumerate(detected) for k in range(len(found.confidence))]
+    confidence = np.concatenate([np.zeros(0, np.float32), *(found.confidence for found in detected)])
+    order = np.argsort(-confidence, kind="stable")
+    detections = np.array(places, dtype=np.int64).reshape(-1, 2)[order]
+    outcomes = _outcomes(images, detected, to_ignore, detections, min_px)
+    counted = outcomes != IGNORED
+    curve = precision_recall(outcomes[counted] == RIGHT, confidence[order][counted], faces)
+    hits = int((outcomes == RIGHT).sum())
+    return DetectionResult(
+        images=len(images),
+        faces=faces,
+        ignored_faces=sum(int(ignored.sum()) for ignored in to_ignore),
+        found=hits,
+        false_alarms=int((outcomes == WRONG).sum()),
+        ignored_detections=int((~counted).sum()),
+        recall=hits / faces,
+        precision=hits / int(counted.sum()) if counted.any() else math.nan,
+        average_precision=average_precision(curve[1], curve[2]),
+        confidences=tuple(curve[0].tolist()),
+        recalls=tuple(curve[1].tolist()),
+        precisions=tuple(curve[2].tolist()),
+        worst_images=_worst(images, to_ignore, detections[:, 0], outcomes),
+    )
+
+
+def sides(boxes: FloatArray) -> DoubleArray:
+    """[n] the side of the square that has a box's area, in pixels."""
+    wide = boxes.astype(np.float64)
+    area: DoubleArray = np.sqrt((wide[:, 2] - wide[:, 0]) * (wide[:, 3] - wide[:, 1]))
+    return area
+
+
+def overlaps(boxes: FloatArray, others: FloatArray) -> DoubleArray:
+    """[n, m] intersection over union of all `boxes` [n, 4] with all `others` [m, 4], xyxy."""
+    a, b = boxes[:, None].astype(np.float64), others[None].astype(np.float64)
+    shared = (np.minimum(a[..., 2:], b[..., 2:]) - np.maximum(a[..., :2], b[..., :2])).clip(min=0).prod(axis=2)
+    union = (a[..., 2:] - a[..., :2]).prod(axis=2) + (b[..., 2:] - b[..., :2]).prod(axis=2) - shared
+    share: DoubleArray = np.divide(shared, union, out=np.zeros_like(shared), where=union > 0)
+    return share
+
+
+def _outcomes(
+    images: Sequence[AnnotatedImage],
+    detected: Sequence[DetectedFaces],
+    to_ignore: Sequence[BoolArray],
+    detections: IntArray,
+    min_px: float,
+) -> IntArray:
+    """[d] the outcome of each of `detections` (image, number), highest confidence first."""
+    matched = [np.zeros(len(image.boxes), dtype=np.bool_) for image in images]
+    overlap_of = [overlaps(faces.boxes, image.boxes) for faces, image in zip(detected, images, strict=True)]
+    small = [sides(faces.boxes) < min_px for faces in detected]
+    outcomes = np.empty(len(detections), dtype=np.int64)
+    for number, (i, k) in enumerate(detections.tolist()):
+        overlap = overlap_of[i][k]
+        face = int(overlap.argmax()) if len(overlap) else -1
+        if face < 0 or overlap[face] < IOU:
+            outcomes[number] = IGNORED if small[i][k] else WRONG
+        elif to_ignore[i][face]:
+            outcomes[number] = IGNORED
+        else:
+            outcomes[number] = WRONG if matched[i][face] else RIGHT
+            matched[i][face] = True
+    return outcomes
+
+
+def precision_recall(
+    right: BoolArray, confidence: FloatArray, faces: int
+) -> tuple[FloatArray, DoubleArray, DoubleArray]:
+    """Confidences, recalls and precisions [p], one for each distinct confidence of detections in descending order."""
+    hits = np.cumsum(right)
+    last = np.flatnonzero(np.r_[confidence[1:] != confidence[:-1], np.ones(min(1, len(confidence)), np.bool_)])
+    return confidence[last], hits[last] / faces, hits[last] / (last + 1)
+
+
+def average_precision(recalls: DoubleArray, precisions: DoubleArray) -> float:
+    """The area under the curve of the highest precision at each recall or above; 0 for no detection."""
+    envelope = np.maximum.accumulate(precisions[::-1])[::-1]
+    return float(np.sum(np.diff(recalls, prepend=0.0) * envelope))
+
+
+def _worst(
+    images: Sequence[AnnotatedImage],
+    to_ignore: Sequence[BoolArray],
+    image_of: IntArray,
+    outcomes: IntArray,
+) -> tuple[ImageErrors, ...]:
+    faces = np.array([int((~ignored).sum()) for ignored in to_ignore])
+    missed = faces - np.bincount(image_of[outcomes == RIGHT], minlength=len(images))
+    false_alarms = np.bincount(image_of[outcomes == WRONG], minlength=len(images))
+    order = np.argsort(-(missed + false_alarms), kind="stable")[:LISTED]
+    return tuple(
+        ImageErrors(images[i].path, int(faces[i]), int(missed[i]), int(false_alarms[i]))
+        for i in order.tolist()
+        if missed[i] or false_alarms[i]
+    )
+
+
+def report_detection(
+    boxes: Sequence[Path],
+    settings: Settings,
+    progress: Progress,
+    *,
+    images: Path | None = None,
+    min_px: float = 0,
+    store: Path | None = None,
+    account: str | None = None,
+    directory: str = "main",
+) -> Report[DetectionResult]:
+    """Reads the boxes (files or folders of annotations, whose relative paths start at `images`), detects the faces or
+    reads them from the store, and compares them.
+
+    Raises SourceMissing, BoxesInvalid, InputError where nothing can be compared, StoreError, DeviceError, ModelError.
+    """
+    skipped = Skipped()
+    annotated = read_boxes(boxes, images)
+    if store is None:
+        device = resolve_device(settings.run.device)
+        set_threads(settings.run.threads)
+        detector = MtcnnDetector(load_networks(detector_files(), device), settings.detect)
+        progress.start("detecting", len(annotated))
+        kept, detections = detect_faces(annotated, detector, settings, skipped, progress.advance)
+    else:
+        with open_store(store, command="evaluate detection") as opened:
+            settings = settings_of_store(settings, opened.identity, store)
+            _, account_id = find_account(opened, account)
+            kept, detections = stored_faces(opened, account_id, directory, annotated, skipped)
+    with skipped.explaining():
+        result = evaluate_detection(kept, detections, min_px)
+    sections = [
+        Section("Faces to find", _rows(result), parts=_plots(result)),
+        Section("Images with the most errors", parts=[_worst_table(result)]),
+        skipped.section(),
+    ]
+    figures = {
+        **asdict(result),
+        "f": result.f,
+        "weights": DETECTOR,
+        "boxes": [shown(file) for file in boxes],
+        "faces_from": "the detector" if store is None else shown(store),
+        "iou": IOU,
+        "min_px": min_px,
+        "min_confidence": settings.detect.min_confidence,
+        "min_face_px": settings.detect.min_face_px,
+        **skipped.as_dict(),
+    }
+    return Report(result, figures, sections)
+
+
+def detect_faces(
+    images: Sequence[AnnotatedImage],
+    detector: MtcnnDetector,
+    settings: Settings,
+    skipped: Skipped,
+    advance: Callable[[int], None],
+) -> tuple[list[AnnotatedImage], list[DetectedFaces]]:
+    """Runs `detector` over the images. Returns those that can be read, and the faces on each, clipped to the image.
+
+    Counts the others in `skipped`; `advance(n)` reports n images as done.
+    """
+    kept: list[AnnotatedImage] = []
+    detected: list[DetectedFaces] = []
+    by_path = {image.path: image for image in images}
+    files = {image.path: image.file for image in images}
+    fitting = FittingBatches[DecodedImage](lambda image: image.width * image.height)
+    for batch in decoded_batches(
+        files, Decoder(settings.decode), settings.run, lambda path, reason: skipped.add(reason, path), advance
+    ):
+        kept += [by_path[path] for path, _ in batch]
+        detected += fitting(lambda part: _detect(detector, part), [decoded for _, decoded in batch])
+        advance(len(batch))
+    return kept, detected
+
+
+def _detect(detector: MtcnnDetector, images: Sequence[DecodedImage]) -> list[DetectedFaces]:
+    batch = ImageBatch([image.pixels for image in images], detector.networks.device)
+    faces = detector(batch)
+    limits = batch.sizes[faces.image_index].flip(1).repeat(1, 2).float()
+    boxes: FloatArray = torch.minimum(faces.boxes.clamp(min=0), limits).cpu().numpy()
+    confidence, index = faces.scores.cpu().numpy(), faces.image_index.cpu().numpy()
+    return [DetectedFaces(boxes[index == i], confidence[index == i]) for i in range(len(images))]
+
+
+def stored_faces(
+    store: Store, account_id: int, directory: str, images: Sequence[AnnotatedImage], skipped: Skipped
+) -> tuple[list[AnnotatedImage], list[DetectedFaces]]:
+    """The images whose paths are in a directory of the store, and their faces in it, rejected ones too.
+
+    Counts the others in `skipped`, also images of deleted people. Raises StoreError, and InputError where the directory
+    has none of the images.
+    """
+    table = store.photos("detected_faces", account_id, directory)
+    table = table.filter(pc.field("path").isin([image.path for image in images]))
+    photos = {path: list(rows) for path, rows in groupby(table.to_pylist(), itemgetter("path"))}
+    if not photos:
+        raise InputError(
+            message=f'The directory "{directory}" of the store {store.path} holds none of the {len(images):,} '
+            f"annotated images (such as {images[0].path}). --images says where they are, --directory names another one."
+        )
+    numbers = itemgetter("x1", "y1", "x2", "y2", "confidence")
+    kept, detected = [], []
+    for image in images:
+        rows = photos.get(image.path, [])
+        reason = unusable(rows[0] if rows else None)
+        if reason is not None:
+            skipped.add(reason, image.path)
+            continue
+        faces = np.array([numbers(row) for row in rows if row["x1"] is not None], np.float32).reshape(-1, 5)
+        kept.append(image)
+        detected.append(DetectedFaces(faces[:, :4], faces[:, 4]))
+    return kept, detected
+
+
+def _rows(r: DetectionResult) -> list[Row]:
+    to_ignore = f" (and {r.ignored_faces:,} to ignore)" if r.ignored_faces else ""
+    images = f"{r.images:,} with {r.faces:,} faces{to_ignore}"
+    ignored = "They belong to faces to ignore, or are too small."
+    return [
+        Row("images", images, "Faces to ignore count neither as found nor as missed."),
+        Row("recall", f"{r.recall:.2%} ({r.found:,} found)", _RIGHT),
+        Row("precision", f"{r.precision:.2%} ({r.false_alarms:,} false alarms)"),
+        Row("F", f"{r.f:.4f}", "The harmonic mean of precision and recall.", detail=True),
+        Row("AP", f"{r.average_precision:.4f} at an overlap of {IOU:g}", _AP),
+        Row("left out", f"{r.ignored_detections:,} detections", ignored, detail=True),
+    ]
+
+
+def _plots(r: DetectionResult) -> Iterator[str]:
+    if r.recalls:
+        limits = {"xlim": (0.0, 1.0), "ylim": (0.0, 1.02)}
+        yield line_plot("Precision over recall", r.recalls, r.precisions, xlabel="recall", ylabel="precision", **limits)
+
+
+def _worst_table(result: DetectionResult) -> Table:
+    rows = [(errors.path, errors.faces, errors.missed, errors.false_alarms) for errors in result.worst_images]
+    return Table(("image", "faces", "missed", "false alarms"), rows)

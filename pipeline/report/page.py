@@ -1,0 +1,39 @@
+"""A page: one HTML file, made by a template that escapes all it is given."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+SHORT_ID: Final = 8  # letters of an id, which commands take for it
+_TEMPLATES: Final = Path(__file__).with_name("templates")
+
+
+def render(template: str, **values: Any) -> bytes:
+    """The page in UTF-8."""
+    return _environment().get_template(template).render(**values).encode("utf-8", "backslashreplace")
+
+
+@cache
+def _environment() -> Environment:
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    environment = Environment(
+        loader=FileSystemLoader(_TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["listed"] = listed
+    return environment
+
+
+def listed(counts: Mapping[str, int]) -> str:
+    """As in "3 ok, 1 truncated"."""
+    return ", ".join(f"{count} {name}" for name, count in sorted(counts.items())) or "none"
