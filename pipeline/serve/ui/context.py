@@ -1,12 +1,15 @@
-"""What the handlers of the page share: the service, the store, and who asks."""
+"""What the handlers of the page share: the parts of the server, and the visit, which is who asks about which directory.
+
+A handler is a function of a visit, and runs on a thread. It returns JSON, or a whole response.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 from urllib.parse import unquote
 
 from starlette.requests import Request
@@ -19,6 +22,7 @@ from pipeline.jobs.store import Store
 from pipeline.matching.calibration import Calibration
 from pipeline.people.service import IdentityService
 from pipeline.serve.auth import Authenticator
+from pipeline.serve.middleware import Handler
 from pipeline.serve.request_body import BodyReader
 from pipeline.serve.request_parsing import Query
 from pipeline.serve.responses import encoded_response, json_bytes
@@ -35,18 +39,7 @@ COOKIE: Final = "facepipe_page"
 USER_HEADER: Final = "x-facepipe-user"
 MAX_COUNT: Final = 500
 
-
-@dataclass(frozen=True)
-class Visitor:
-    """Who asks, and about which directory."""
-
-    session: Session
-    directory: str
-
-    @property
-    def place(self) -> tuple[int, str]:
-        """The account and the directory, as the service wants them."""
-        return self.session.account_id, self.directory
+Json: TypeAlias = "dict[str, Any]"
 
 
 @dataclass(frozen=True)
@@ -85,38 +78,73 @@ class Context:
         request.state.place.hold()  # until the answer, its connection gives way to no other
         return session
 
-    def visitor(self, request: Request) -> Visitor:
+    def visit(self, request: Request) -> Visit:
         """Raises as `session`, and ParameterInvalid."""
-        session = self.session(request)
+        session, query = self.session(request), Query(request)
         try:
-            return Visitor(session, directory_name(Query(request).text("directory") or "main"))
+            directory = directory_name(query.text("directory") or "main")
         except ValueError:
             raise ParameterInvalid(name="directory", expected=DIRECTORY_RULE.removeprefix("must be ")) from None
+        return Visit(self, request, session, directory, query)
 
-    def people(self, visitor: Visitor) -> People:
+    def route(self, handler: Callable[[Visit], Json | Response], pool: BoundedThreadPool | None = None) -> Handler:
+        """The route that a handler answers, on a thread of `pool`. The body of a POST is a JSON object."""
+
+        async def answer(request: Request) -> Response:
+            visit = self.visit(request)
+            if request.method == "POST":
+                visit.body.update(await self.bodies.object(request, visit.session.account_id))
+            return await self.answer(lambda: handler(visit), pool)
+
+        return answer
+
+    async def answer(self, work: Callable[[], Json | Response], pool: BoundedThreadPool | None = None) -> Response:
+        """What `work` returns, as a response; both are made on a thread."""
+
+        def made() -> Response:
+            answer = work()
+            return answer if isinstance(answer, Response) else encoded_response(json_bytes(answer))
+
+        return await (pool or self.calls).run(made)
+
+
+@dataclass(frozen=True)
+class Visit:
+    """A request of somebody who is signed in, about one directory."""
+
+    context: Context
+    request: Request
+    session: Session
+    directory: str
+    query: Query
+    body: Json = field(default_factory=dict)
+
+    @property
+    def place(self) -> tuple[int, str]:
+        """The account and the directory, as the service wants them."""
+        return self.session.account_id, self.directory
+
+    @property
+    def people(self) -> People:
         """The operations of `facepipe people`, made by the service."""
-        store = Store(self.store, self.settings, self.service)
-        return People(store, visitor.session.user, visitor.directory)
+        store = Store(self.context.store, self.context.settings, self.context.service)
+        return People(store, self.session.user, self.directory)
 
-    def listed(self, visitor: Visitor) -> PeopleList:
-        return self.lists.of(*visitor.place, self.people(visitor))
+    @property
+    def listed(self) -> PeopleList:
+        """The people of the directory, in the orders of the grid."""
+        return self.context.lists.of(*self.place, self.people)
 
-    async def answer(self, work: Callable[[], Mapping[str, Any]], headers: Mapping[str, str] | None = None) -> Response:
-        """What `work` returns as JSON; both are made on a thread."""
-        return encoded_response(await self.calls.run(lambda: json_bytes(work())), headers=headers)
+    def count(self, default: int) -> int:
+        """How many things a page of results has. Raises ParameterInvalid."""
+        return self.query.whole("count", default, 1, MAX_COUNT)
 
-
-def count_of(query: Query, default: int) -> int:
-    """How many things a page has. Raises ParameterInvalid."""
-    return query.whole("count", default, 1, MAX_COUNT)
-
-
-def choice_of(query: Query, name: str, choices: tuple[str, ...]) -> str:
-    """One of several words, by default the first. Raises ParameterInvalid."""
-    word = query.text(name) or choices[0]
-    if word not in choices:
-        raise ParameterInvalid(name=name, expected=f"one of {', '.join(choices)}")
-    return word
+    def choice(self, name: str, choices: tuple[str, ...]) -> str:
+        """One of several words, by default the first. Raises ParameterInvalid."""
+        word = self.query.text(name) or choices[0]
+        if word not in choices:
+            raise ParameterInvalid(name=name, expected=f"one of {', '.join(choices)}")
+        return word
 
 
 def stamp(moment: datetime) -> str:
