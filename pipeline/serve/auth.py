@@ -30,7 +30,7 @@ from starlette.requests import Request
 from pipeline.errors import TooManyAttempts, Unauthorized
 from pipeline.serve.peers import peer_of
 from pipeline.serve.request_parsing import header_text
-from pipeline.serve.thread_pool import FairThreadPool
+from pipeline.serve.thread_pool import BoundedThreadPool
 from pipeline.store import Credentials, verify_password
 
 HEADER: Final = "X-RPC-AUTHORIZATION"
@@ -121,8 +121,8 @@ class Authenticator:
     ) -> None:
         self._lookup = lookup
         self._clock = clock
-        self._known_checks = FairThreadPool("auth-known", threads=threads, queue=queue)
-        self._new_checks = FairThreadPool("auth", threads=threads, queue=queue)
+        self._known_checks = BoundedThreadPool("auth-known", threads=threads, queue=queue)
+        self._new_checks = BoundedThreadPool("auth", threads=threads, queue=queue)
         self._secret = os.urandom(32)
         self._verified: OrderedDict[bytes, tuple[str, int, float]] = OrderedDict()
         self._failures = FailedChecks(clock)
@@ -156,7 +156,7 @@ class Authenticator:
             with self._lock:
                 checks = self._known_checks if digest in self._verified else self._new_checks
             check = functools.partial(self._check, user_id, password, peer, user, digest)
-            task = asyncio.create_task(checks.run(peer, check))
+            task = asyncio.create_task(checks.run(check, peer))
             self._running[digest] = task
             task.add_done_callback(lambda _: self._running.pop(digest))
         # A client that leaves must not cancel the check that others wait for.
