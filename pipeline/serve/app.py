@@ -26,7 +26,7 @@ from pipeline.serve.body_budget import BodyBudget
 from pipeline.serve.docs import Docs
 from pipeline.serve.handlers import Handlers
 from pipeline.serve.hosts import HeadMiddleware, allowed_hosts
-from pipeline.serve.metrics import Gauges, Metrics
+from pipeline.serve.metrics import Metrics
 from pipeline.serve.middleware import Handler, RequestMiddleware, error_log, named
 from pipeline.serve.request_body import BodyReader, DrainMiddleware
 from pipeline.serve.responses import error_response, request_id
@@ -77,7 +77,17 @@ def make_app(
     calls = BoundedThreadPool("calls", threads=_CALL_THREADS, queue=_CALL_QUEUE)
     budget = BodyBudget(_MAX_BODIES * serve.max_body_bytes)
     bodies = BodyReader(max_bytes=serve.max_body_bytes, timeout_s=serve.body_timeout_s, budget=budget)
-    metrics = Metrics(lambda: _gauges(service, posts, calls, budget))
+    metrics = Metrics(
+        {
+            "directories": ("Directories that hold an identity.", lambda: service.stats().directories),
+            "identities": ("References in the index.", lambda: service.stats().identities),
+            "index_bytes": ("Memory of the index.", lambda: service.stats().index_bytes),
+            "queued_images": ("Images that wait for the models.", lambda: service.stats().queued_images),
+            "pending_posts": ("Posts at work or waiting for a thread.", lambda: posts.pending),
+            "pending_calls": ("Other requests at work or waiting for a thread.", lambda: calls.pending),
+            "body_bytes": ("Memory of the bodies in hand.", lambda: budget.taken),
+        }
+    )
     provider = f"mtcnn, {client.identity.embedder}/{client.identity.weights}"
     serializer = Serializer(image_prefix(serve), provider)
     at_rest = serve.hosting == CLOUD
@@ -179,16 +189,3 @@ def _allowed_methods(scope: Scope) -> list[str]:
     """The methods of all routes with this path: Starlette itself names those of the first route only."""
     routes = [route for route in scope["app"].routes if route.matches(scope)[0] is not Match.NONE]
     return sorted({method for route in routes for method in route.methods})
-
-
-def _gauges(service: IdentityService, posts: BoundedThreadPool, calls: BoundedThreadPool, bodies: BodyBudget) -> Gauges:
-    stats = service.stats()
-    return {
-        "directories": ("Directories that hold an identity.", stats.directories),
-        "identities": ("References in the index.", stats.identities),
-        "index_bytes": ("Memory of the index.", stats.index_bytes),
-        "queued_images": ("Images that wait for the models.", stats.queued_images),
-        "pending_posts": ("Posts at work or waiting for a thread.", posts.pending),
-        "pending_calls": ("Other requests at work or waiting for a thread.", calls.pending),
-        "body_bytes": ("Memory of the bodies in hand.", bodies.taken),
-    }
