@@ -8,9 +8,11 @@ import asyncio.sslproto
 import contextlib
 import functools
 import logging
+import signal
 import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from types import FrameType
 from typing import Any, Final
 
 import uvicorn
@@ -28,17 +30,41 @@ _log = logging.getLogger(__name__)
 
 
 class LimitedServer(uvicorn.Server):
-    """A server with places for `connections`. Raises UsageError where a port is taken by now."""
+    """A server with places for `connections`. It calls `on_listening` when it accepts connections, and `on_signal` when
+    a signal tells it to stop. Then it returns: uvicorn would raise the signal again, and SIGTERM would end the process
+    before the store is closed. Raises UsageError if a port is taken by now."""
 
-    def __init__(self, config: uvicorn.Config, connections: Connections) -> None:
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        connections: Connections,
+        on_listening: Callable[[], None] = lambda: None,
+        on_signal: Callable[[], None] = lambda: None,
+    ) -> None:
         super().__init__(config)
         self.connections = connections
+        self._on_listening = on_listening
+        self._on_signal = on_signal
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         for listener in sockets or []:
             self._listen(listener)
         await super().startup([])
         self.servers = [self._acceptor(listener) for listener in sockets or []]  # type: ignore[misc]
+        self._on_listening()
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        if self.should_exit:  # the second signal
+            signal.signal(sig, signal.SIG_DFL)
+            signal.raise_signal(sig)
+        super().handle_exit(sig, frame)
+        self._on_signal()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        with super().capture_signals():
+            yield
+            self._captured_signals.clear()
 
     def _listen(self, listener: socket.socket) -> None:
         try:

@@ -9,10 +9,9 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import FrameType
 from typing import Any, Final, NoReturn
 
 import numpy as np
@@ -135,40 +134,7 @@ def make_server(
         raise UsageError(message=f"The TLS certificate or key cannot be used: {exc}") from exc
     total = max_connections()
     connections = Connections(total, total // PEER_SHARE, settings.trusted_proxies)
-    return _Server(config, connections, on_listening, on_signal)
-
-
-class _Server(LimitedServer):
-    """Calls back when it listens, and returns after a signal. uvicorn would raise the signal again, and SIGTERM would
-    then end the process before the store is closed."""
-
-    def __init__(
-        self,
-        config: uvicorn.Config,
-        connections: Connections,
-        on_listening: Callable[[], None],
-        on_signal: Callable[[], None],
-    ) -> None:
-        super().__init__(config, connections)
-        self._on_listening = on_listening
-        self._on_signal = on_signal
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        self._on_listening()
-
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        if self.should_exit:  # the second signal
-            signal.signal(sig, signal.SIG_DFL)
-            signal.raise_signal(sig)
-        super().handle_exit(sig, frame)
-        self._on_signal()
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        with super().capture_signals():
-            yield
-            self._captured_signals.clear()
+    return LimitedServer(config, connections, on_listening, on_signal)
 
 
 def _end_now() -> NoReturn:
