@@ -10,21 +10,20 @@ from starlette.responses import RedirectResponse, Response
 
 from pipeline.errors import RouteUnknown
 from pipeline.serve.middleware import Handler
-from pipeline.serve.ui import browsing, correcting, recognising, reviewing, signing_in, store_page
+from pipeline.serve.ui import browsing, correcting, recognising, reviewing, signing_in, static_files, store_page
 from pipeline.serve.ui.context import Context
 from pipeline.serve.ui.same_site import PREFIX
-from pipeline.serve.ui.static_files import StaticFiles
 
 _API: Final = f"{PREFIX}/api"
 
 
 def ui_routes(context: Context) -> list[tuple[str, str, Handler]]:
     """Method, path and handler of each."""
-    static, route, originals = StaticFiles(), context.route, context.originals
+    route, originals = context.route, context.originals
     return [
         ("GET", "/", _to_page),
-        ("GET", PREFIX, static.page),
-        ("GET", f"{PREFIX}/static/{{path:path}}", static.file),
+        ("GET", PREFIX, static_files.page),
+        ("GET", f"{PREFIX}/static/{{path:path}}", static_files.file),
         ("POST", f"{_API}/session", partial(signing_in.sign_in, context)),
         ("GET", f"{_API}/session", partial(signing_in.tell, context)),
         ("DELETE", f"{_API}/session", partial(signing_in.sign_out, context)),

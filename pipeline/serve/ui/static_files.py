@@ -1,9 +1,9 @@
-"""The page's own files. They are few, and read once."""
+"""The page's own files: /ui and /ui/static/*. They are few, and read once."""
 
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -13,60 +13,37 @@ from starlette.responses import Response
 from pipeline.errors import RouteUnknown
 from pipeline.serve.responses import tagged_response
 
+_FOLDER: Final = Path(__file__).parent / "static"
 # By the end of the name; a file of another kind is not served.
 _TYPES: Final = {
-    "html": "text/html; charset=utf-8",
-    "js": "text/javascript; charset=utf-8",
-    "mjs": "text/javascript; charset=utf-8",
-    "css": "text/css; charset=utf-8",
-    "json": "application/json",
-    "map": "application/json",
-    "svg": "image/svg+xml",
-    "png": "image/png",
-    "jpg": "image/jpeg",
-    "webp": "image/webp",
-    "ico": "image/x-icon",
-    "woff2": "font/woff2",
-    "txt": "text/plain; charset=utf-8",
-    "md": "text/plain; charset=utf-8",
+    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".svg": "image/svg+xml",
+    ".txt": "text/plain; charset=utf-8",
 }
 _ASK_EACH_TIME: Final = "no-cache"  # modules name each other without a version, so that each must be the newest
 
 
-@dataclass(frozen=True)
-class _File:
-    data: bytes
-    media_type: str
-    tag: str
+async def page(request: Request) -> Response:
+    return _answer(request, "index.html")
 
 
-class StaticFiles:
-    """Answers /ui and /ui/static/*."""
-
-    def __init__(self) -> None:
-        self._files = _read(Path(__file__).parent / "static")
-
-    async def page(self, request: Request) -> Response:
-        return self._answer(request, "index.html")
-
-    async def file(self, request: Request) -> Response:
-        """Raises RouteUnknown."""
-        return self._answer(request, request.path_params["path"])
-
-    def _answer(self, request: Request, path: str) -> Response:
-        file = self._files.get(path)
-        if file is None:
-            raise RouteUnknown()
-        return tagged_response(request, file.data, file.media_type, file.tag, _ASK_EACH_TIME)
+async def file(request: Request) -> Response:
+    """Raises RouteUnknown."""
+    return _answer(request, request.path_params["path"])
 
 
-def _read(folder: Path) -> dict[str, _File]:
+def _answer(request: Request, path: str) -> Response:
+    data = _files().get(path)
+    if data is None:
+        raise RouteUnknown()
+    tag = hashlib.sha256(data).hexdigest()[:32]
+    return tagged_response(request, data, _TYPES[Path(path).suffix], tag, _ASK_EACH_TIME)
+
+
+@cache
+def _files() -> dict[str, bytes]:
     """Path below the folder -> the file."""
-    found = {}
-    for path in sorted(folder.rglob("*")):
-        media_type = _TYPES.get(path.suffix.removeprefix("."))
-        if media_type is not None:
-            data = path.read_bytes()
-            tag = hashlib.sha256(data).hexdigest()[:32]
-            found[path.relative_to(folder).as_posix()] = _File(data, media_type, tag)
-    return found
+    paths = [path for path in _FOLDER.rglob("*") if path.suffix in _TYPES]
+    return {path.relative_to(_FOLDER).as_posix(): path.read_bytes() for path in paths}
