@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -15,6 +12,7 @@ from pipeline.errors import ParameterInvalid
 from pipeline.people.types import PersonView
 from pipeline.people.views import epoch_ms
 from pipeline.serve.client_parameters import REFUSED_FILTERS
+from pipeline.serve.cursors import Key, cursor, cursor_key
 from pipeline.serve.request_parsing import Query
 from pipeline.store import PersonRecord
 from pipeline.texts import MAX_TEXT, nfc, same_name
@@ -23,7 +21,6 @@ PEOPLE_COUNT: Final = 1_000  # on a page of `GET /people`, unless `count` says a
 ROOTS_COUNT: Final = 100  # of `GET /rootpeople`
 MAX_PATTERN: Final = 1_000  # characters
 _PATTERN_BYTES: Final = 1 << 20  # the memory a compiled pattern may take
-_CHECK_BYTES: Final = 6
 SORT_ORDERS: Final = {"ascending": False, "descending": True, "asc": False, "desc": True}  # whether it descends
 # Filters by equality, with the field of a record that each looks at.
 EQUALITIES: Final = {
@@ -36,8 +33,6 @@ EQUALITIES: Final = {
     "groups": "groups",
 }
 
-# The position of a record in the order of a listing: its sort key, then its number in the order of insertion.
-Place = tuple[str | int, int]
 _INSERTION: Final = ""
 _KEYS: Final[dict[str, Callable[[PersonView], str | int]]] = {
     _INSERTION: lambda view: 0,  # noqa: ARG005
@@ -64,7 +59,7 @@ class Listing:
     sort: str
     descending: bool
     start: int
-    after: Place | None
+    after: Key | None
     count: int  # 0: all
     name_matches: Callable[[str], bool] | None
     external_ids: frozenset[str]
@@ -83,7 +78,7 @@ class Listing:
             sort=sort,
             descending=descending,
             start=query.whole("start-index", 0, 0),
-            after=_place(state, sort, descending) if state else None,
+            after=_after(state, sort, descending) if state else None,
             count=query.whole("count", default_count, 0),
             name_matches=_pattern(query.text("name-pattern")),
             external_ids=frozenset(query.all("external-id")),
@@ -97,7 +92,7 @@ class Listing:
         start = self._start(chosen)
         end = start + self.count if self.count else len(chosen)
         more = end < len(chosen)
-        next_state = _state(self._place(chosen[end - 1]), self.sort, self.descending) if more else None
+        next_state = cursor([self.sort, self.descending], self._place(chosen[end - 1])) if more else None
         return Page(chosen[start:end], start, len(chosen), next_state)
 
     def _passes(self, view: PersonView) -> bool:
@@ -118,8 +113,17 @@ class Listing:
         places = map(self._place, chosen)
         return sum(place >= after if self.descending else place <= after for place in places)
 
-    def _place(self, view: PersonView) -> Place:
+    def _place(self, view: PersonView) -> Key:
+        """Of a record in the order: its sort key, then its number in the order of insertion."""
         return _KEYS[self.sort](view), view.record.seq
+
+
+def _after(state: str, sort: str, descending: bool) -> Key:
+    """Raises ParameterInvalid if `state` is no cursor, or the cursor of another order."""
+    place = cursor_key(state, [sort, descending], ("" if sort == "name" else 0, 0))
+    if place is None:
+        raise ParameterInvalid(name="startIndexState", expected="a nextIndexState of the same listing")
+    return place
 
 
 def _has(record: PersonRecord, field: str, wanted: str) -> bool:
@@ -162,33 +166,3 @@ def _pattern(pattern: str | None) -> Callable[[str], bool] | None:
         expected = f"a regular expression (RE2 syntax) of at most {MAX_PATTERN:,} characters"
         raise ParameterInvalid(name="name-pattern", expected=expected) from None
     return lambda name: compiled.search(nfc(name)) is not None
-
-
-def _state(place: Place, sort: str, descending: bool) -> str:
-    """An opaque cursor. Its checksum reveals mistakes in copying."""
-    data = json.dumps([sort, descending, *place]).encode()
-    return base64.urlsafe_b64encode(_checksum(data) + data).decode().rstrip("=")
-
-
-def _place(state: str, sort: str, descending: bool) -> Place:
-    """Raises ParameterInvalid where `state` is no cursor, or the cursor of another order."""
-    key_type = str if sort == "name" else int
-    match _unpacked(state):
-        case [its_sort, its_descending, key, int(seq)] if (its_sort, its_descending) == (sort, descending):
-            if isinstance(key, key_type):
-                return key, seq
-    raise ParameterInvalid(name="startIndexState", expected="a nextIndexState of the same listing")
-
-
-def _unpacked(state: str) -> object:
-    """The JSON in a cursor; None where the checksum is wrong."""
-    try:
-        raw = base64.b64decode(state + "=" * (-len(state) % 4), altchars=b"-_", validate=True)
-        check, data = raw[:_CHECK_BYTES], raw[_CHECK_BYTES:]
-        return json.loads(data) if check == _checksum(data) else None
-    except (ValueError, RecursionError):  # binascii.Error is a ValueError
-        return None
-
-
-def _checksum(data: bytes) -> bytes:
-    return hashlib.sha256(b"rootpeople" + data).digest()[:_CHECK_BYTES]

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from pipeline.errors import ParameterInvalid
 from pipeline.people.types import PersonView
-from pipeline.serve import listing as module
+from pipeline.serve.cursors import _checksum
 from pipeline.serve.listing import Listing, Page
 from pipeline.serve.request_parsing import Query
 from tests.serve.asking import make_request
@@ -97,7 +97,7 @@ def test_a_page_goes_on_after_insertions_and_deletions() -> None:
 
 def forged(value: object) -> str:
     data = json.dumps(value).encode()
-    return base64.urlsafe_b64encode(module._checksum(data) + data).decode()
+    return base64.urlsafe_b64encode(_checksum(data) + data).decode()
 
 
 @pytest.mark.parametrize(

@@ -11,11 +11,12 @@ from starlette.responses import Response
 
 from pipeline.errors import PersonUnknown, PictureUnavailable
 from pipeline.extraction.stored_picture import MEDIA_TYPE
+from pipeline.serve.cursors import cursor
 from pipeline.serve.request_parsing import person_id
 from pipeline.serve.responses import tagged_response
 from pipeline.serve.ui.answers import face_json, people_json
 from pipeline.serve.ui.context import Json, Visit, stamp
-from pipeline.serve.ui.people_list import SHOWS, SORTS, cursor, cursor_key
+from pipeline.serve.ui.people_list import SHOWS, SORTS, place_after
 from pipeline.store import StoredFace, utc_now
 
 _PEOPLE_COUNT: Final = 100
@@ -52,18 +53,15 @@ def person(visit: Visit) -> Json:
 def faces(visit: Visit) -> Json:
     """Raises PersonUnknown."""
     wanted, sort, count = person_id(visit.request), visit.choice("sort", _FACE_SORTS), visit.count(_FACE_COUNT)
-    text = visit.query.text("after")
-    after = None
-    if text is not None:
-        place, face_id = cursor_key(text, sort, [[0.0, 0]])
-        after = float(place), int(face_id)
+    place = place_after(visit.query.text("after"), sort, (0.0, 0))
+    after = None if place is None else (float(place[0]), int(place[1]))
     as_of = stamp(utc_now())
     members = visit.context.service.merged_set(*visit.place, wanted)
     rows = visit.context.store.faces_page(members, after, count + 1, by_score=sort == _BY_SCORE).to_pylist()
     last = rows[count - 1] if len(rows) > count else None
     return {
         "faces": [face_json(visit, row) for row in rows[:count]],
-        **({} if last is None else {"next": cursor(sort, [last["place"], last["face_id"]])}),
+        **({} if last is None else {"next": cursor([sort], (last["place"], last["face_id"]))}),
         "asOf": as_of,
     }
 

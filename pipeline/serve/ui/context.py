@@ -133,7 +133,7 @@ class Visit:
     @property
     def listed(self) -> PeopleList:
         """The people of the directory, in the orders of the grid."""
-        return self.context.lists.of(*self.place, self.people)
+        return self.context.lists.of(self.place, self.people)
 
     def count(self, default: int) -> int:
         """How many things a page of results has. Raises ParameterInvalid."""

@@ -6,26 +6,23 @@ requests or a run change the directory all the time, a list may be two seconds o
 
 from __future__ import annotations
 
-import base64
 import bisect
-import json
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Final, TypeAlias
+from typing import Final
 
 from pipeline.errors import ParameterInvalid
 from pipeline.jobs.people import People, PersonRow
 from pipeline.people.service import IdentityService, Moment
+from pipeline.serve.cursors import Key, cursor, cursor_key
 from pipeline.store import utc_now
 from pipeline.texts import nfc
 
 STALE_S: Final = 2.0
 _KEPT: Final = 16  # lists; one of 10,000 people takes about 10 MB
-Key: TypeAlias = list[Any]  # numbers and texts, as JSON has them
 
 
 def folded(text: str) -> str:
@@ -34,10 +31,11 @@ def folded(text: str) -> str:
 
 
 _KEYS: Final[Mapping[str, Callable[[PersonRow], Key]]] = {
-    "photos": lambda row: [-row.photos, -row.faces, row.person_id],
-    "name": lambda row: [row.name is None, folded(row.name or ""), row.person_id],
-    "newest": lambda row: [-row.added_at.timestamp(), row.person_id],
+    "photos": lambda row: (-row.photos, -row.faces, row.person_id),
+    "name": lambda row: (row.name is None, folded(row.name or ""), row.person_id),
+    "newest": lambda row: (-row.added_at.timestamp(), row.person_id),
 }
+_LIKE: Final[Mapping[str, Key]] = {"photos": (0, 0, ""), "name": (False, "", ""), "newest": (0.0, "")}
 _SHOWN: Final[Mapping[str, Callable[[PersonRow], bool]]] = {
     "all": lambda row: not row.hidden,
     "unnamed": lambda row: not row.hidden and row.name is None,
@@ -72,14 +70,12 @@ class PeopleList:
         keys, rows = self._order(sort)
         fits = _test(show, folded(text))
         chosen = [place for place, row in enumerate(rows) if fits(row)]
-        start = 0
-        if after is not None:
-            start = bisect.bisect_left(chosen, bisect.bisect_right(keys, cursor_key(after, sort, keys)))
+        start = bisect.bisect_left(chosen, _behind(after, sort, keys))
         end = start + count
         last = chosen[end - 1] if end < len(chosen) else None
         return PeoplePage(
             [rows[place] for place in chosen[start:end]],
-            None if last is None else cursor(sort, keys[last]),
+            None if last is None else cursor([sort], keys[last]),
             len(chosen),
         )
 
@@ -87,7 +83,7 @@ class PeopleList:
         """Everybody behind the cursor who is not hidden, with the key of their place; and the place of all of them by
         id. Raises ParameterInvalid as `page`."""
         keys, rows = self._order(sort)
-        start = 0 if after is None else bisect.bisect_right(keys, cursor_key(after, sort, keys))
+        start = _behind(after, sort, keys)
         shown = [(place, row) for place, row in enumerate(rows) if not row.hidden]
         rest = [(keys[place], row) for place, row in shown if place >= start]
         return rest, {row.person_id: place for place, row in shown}
@@ -114,72 +110,56 @@ def _test(show: str, text: str) -> Callable[[PersonRow], bool]:
     )
 
 
-def cursor(order: str, key: Key) -> str:
-    """A place in an order as text."""
-    return base64.urlsafe_b64encode(json.dumps([order, *key]).encode()).decode().rstrip("=")
+def _behind(after: str | None, sort: str, keys: Sequence[Key]) -> int:
+    """The first place behind a cursor."""
+    place = place_after(after, sort, _LIKE[sort])
+    return 0 if place is None else bisect.bisect_right(keys, place)
 
 
-def cursor_key(text: str, order: str, like: Sequence[Key]) -> Key:
-    """The place that `cursor` wrote. Raises ParameterInvalid unless it is one of this order, and of the same types as
-    those of `like`."""
-    try:
-        found, *key = json.loads(base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True))
-        fits = found == order and all(
-            _is_number(part) if isinstance(other, (int, float)) else isinstance(part, str)
-            for part, other in zip(key, like[0] if like else key, strict=True)
-        )
-    except (ValueError, TypeError, RecursionError):
-        fits = False
-    if not fits:
+def place_after(after: str | None, order: str, like: Key) -> Key | None:
+    """The place of a cursor of this order; None if there is no cursor. Raises ParameterInvalid."""
+    if after is None:
+        return None
+    place = cursor_key(after, [order], like)
+    if place is None:
         raise ParameterInvalid(name="after", expected="the `next` of the same question")
-    return list(key)
-
-
-def _is_number(part: object) -> bool:
-    """One that a place may have: Python's JSON has larger ones, infinity and NaN as well."""
-    return isinstance(part, (int, float)) and abs(part) < 2**63
+    return place
 
 
 class PeopleLists:
     """The lists of all directories that somebody looks at. Any threads may use it."""
 
-    def __init__(self, service: IdentityService, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, service: IdentityService) -> None:
         self._service = service
-        self._clock = clock
-        self._lock = threading.Lock()
-        self._lists: OrderedDict[tuple[int, str], PeopleList] = OrderedDict()
-        self._reading: dict[tuple[int, str], threading.Lock] = {}
+        self._reading = threading.Lock()
+        self._lists: dict[tuple[int, str], PeopleList] = {}  # the one that was read first comes first
 
-    def of(self, account_id: int, directory: str, people: People) -> PeopleList:
+    def of(self, place: tuple[int, str], people: People) -> PeopleList:
         """The list of a directory, whose `people` these are."""
-        key = account_id, directory
-        with self._read_by_one(key):  # several pages that are asked for at once share one reading
-            now, as_of, moment = self._clock(), utc_now(), self._service.moment(account_id, directory)
-            with self._lock:
-                known = self._lists.get(key)
-                if known is not None and _is_fresh(known, moment, now):
-                    self._lists.move_to_end(key)
-                    return known
-            made = PeopleList({row.person_id: row for row in people.all()}, as_of, moment, now)
-            with self._lock:
-                self._lists[key] = made
-                self._lists.move_to_end(key)
-                while len(self._lists) > _KEPT:
-                    old, _ = self._lists.popitem(last=False)
-                    self._reading.pop(old, None)
-            return made
+        known = self._fresh(place)
+        if known is not None:
+            return known
+        with self._reading:  # several pages that are asked for at once share one reading
+            return self._fresh(place) or self._read(place, people)
 
     def forget(self, place: tuple[int, str]) -> None:
         """The next page shows what there is by then."""
-        with self._read_by_one(place), self._lock:  # a reading that has begun may be from before
+        with self._reading:  # a reading that has begun may be from before
             self._lists.pop(place, None)
 
-    def _read_by_one(self, place: tuple[int, str]) -> threading.Lock:
-        with self._lock:
-            return self._reading.setdefault(place, threading.Lock())
+    def _fresh(self, place: tuple[int, str]) -> PeopleList | None:
+        known = self._lists.get(place)
+        if known is None:
+            return None
+        moment = self._service.moment(*place)
+        is_same = known.moment.view is moment.view or time.monotonic() < known.read_at + STALE_S
+        return known if is_same and known.moment.corrections == moment.corrections else None
 
-
-def _is_fresh(known: PeopleList, moment: Moment, now: float) -> bool:
-    if known.moment.view is moment.view and known.moment.corrections == moment.corrections:
-        return True
-    return known.moment.corrections == moment.corrections and now < known.read_at + STALE_S
+    def _read(self, place: tuple[int, str], people: People) -> PeopleList:
+        read_at, as_of, moment = time.monotonic(), utc_now(), self._service.moment(*place)
+        made = PeopleList({row.person_id: row for row in people.all()}, as_of, moment, read_at)
+        self._lists.pop(place, None)
+        self._lists[place] = made
+        while len(self._lists) > _KEPT:
+            del self._lists[next(iter(self._lists))]
+        return made

@@ -8,9 +8,10 @@ from pipeline.config import EVERYBODY, MAX_THRESHOLD
 from pipeline.errors import ParameterInvalid
 from pipeline.matching.match import Matcher
 from pipeline.people.review import LikelyPair
+from pipeline.serve.cursors import cursor
 from pipeline.serve.ui.answers import face_json, people_json
 from pipeline.serve.ui.context import Context, Json, Visit, stamp
-from pipeline.serve.ui.people_list import PeopleList, cursor
+from pipeline.serve.ui.people_list import PeopleList
 
 _COUNT: Final = 40
 _FMR: Final = 1e-3
@@ -38,7 +39,7 @@ def pairs(visit: Visit) -> Json:
     more = found.walked < len(rest)
     return {
         "pairs": [_pair(visit, listed, pair) for pair in found.pairs],
-        **({"next": cursor(_ORDER, rest[found.walked - 1][0])} if more else {}),
+        **({"next": cursor([_ORDER], rest[found.walked - 1][0])} if more else {}),
         "looked": found.walked,
         "total": len(place_of),
         "threshold": threshold,

@@ -13,10 +13,11 @@ from starlette.responses import Response
 from pipeline.errors import RouteUnknown
 from pipeline.jobs.expectation import calibration_warning, expectation
 from pipeline.jobs.page_data import registered_page
+from pipeline.serve.cursors import Key, cursor
 from pipeline.serve.responses import tagged_response
 from pipeline.serve.ui.answers import address, directories_json
 from pipeline.serve.ui.context import Json, Visit, stamp
-from pipeline.serve.ui.people_list import Key, cursor, cursor_key
+from pipeline.serve.ui.people_list import place_after
 from pipeline.store import RunRow
 
 _RUN_COUNT: Final = 50
@@ -60,14 +61,13 @@ def store(visit: Visit) -> Json:
 
 def runs(visit: Visit) -> Json:
     """The latest first."""
-    count, text = visit.count(_RUN_COUNT), visit.query.text("after")
+    count, after = visit.count(_RUN_COUNT), place_after(visit.query.text("after"), _ORDER, (0.0, ""))
     found = visit.context.store.runs_of(visit.session.account_id)
-    if text is not None:
-        after = cursor_key(text, _ORDER, [[0.0, ""]])
+    if after is not None:
         found = [run for run in found if _key(run) > after]
     return {
         "runs": [_run(visit, run) for run in found[:count]],
-        **({"next": cursor(_ORDER, _key(found[count - 1]))} if len(found) > count else {}),
+        **({"next": cursor([_ORDER], _key(found[count - 1]))} if len(found) > count else {}),
     }
 
 
@@ -107,4 +107,4 @@ def _run(visit: Visit, run: RunRow) -> Json:
 
 
 def _key(run: RunRow) -> Key:
-    return [-run.started_at.timestamp(), run.run_id]
+    return -run.started_at.timestamp(), run.run_id
