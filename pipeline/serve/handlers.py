@@ -17,7 +17,7 @@ from pipeline.people.batcher import RETRY_AFTER_S
 from pipeline.people.service import IdentityService
 from pipeline.people.types import PersonView, StoredImage
 from pipeline.serve.auth import Authenticator
-from pipeline.serve.client_parameters import REFUSED_IN_POSTS
+from pipeline.serve.client_parameters import REFUSED_IN_POSTS, check_refused
 from pipeline.serve.listing import PEOPLE_COUNT, ROOTS_COUNT, Listing
 from pipeline.serve.metrics import Metrics
 from pipeline.serve.middleware import access_log
@@ -71,7 +71,7 @@ class Handlers:
         query = Query(request)
         options = post_request(request, person_headers(request))
         if options.insert or options.update:
-            REFUSED_IN_POSTS.check(query, request.scope["headers"])
+            check_refused(REFUSED_IN_POSTS, query, request.scope["headers"])
         with_ids = query.flag("provide-face-id", True)
         async with self.bodies.image(request, caller.account_id) as data:
             result = await self.posts.run(lambda: self.service.post(*caller, data, options))

@@ -11,7 +11,7 @@ import re2  # type: ignore[import-untyped]
 from pipeline.errors import ParameterInvalid
 from pipeline.people.types import PersonView
 from pipeline.people.views import epoch_ms
-from pipeline.serve.client_parameters import REFUSED_FILTERS
+from pipeline.serve.client_parameters import REFUSED_FILTERS, check_refused
 from pipeline.serve.cursors import Key, cursor, cursor_key
 from pipeline.serve.request_parsing import Query
 from pipeline.store import PersonRecord
@@ -69,7 +69,7 @@ class Listing:
     @classmethod
     def from_query(cls, query: Query, default_count: int) -> Listing:
         """Raises ParameterInvalid, ParameterUnsupported."""
-        REFUSED_FILTERS.check(query)
+        check_refused(REFUSED_FILTERS, query)
         sort = query.text("sort") or _INSERTION
         sort = sort if sort in _KEYS else _INSERTION
         descending = _descending(query.text("sort-order"))

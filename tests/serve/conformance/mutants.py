@@ -233,7 +233,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "guards-ignored": Mutant(
         "test_requests.py::test_parameters_a_guard_is_refused_if_the_call_may_write[X-RPC-MAX-OCCLUSION]",
-        returning("pipeline.serve.client_parameters", "Refused.check", None),
+        returning("pipeline.serve.handlers", "check_refused", None),
     ),
     "empty-is-a-value": Mutant(
         "test_requests.py::test_parameters_an_empty_value_is_an_absent_one",
