@@ -25,7 +25,7 @@ from pipeline.serve.auth import Authenticator
 from pipeline.serve.body_budget import BodyBudget
 from pipeline.serve.docs import Docs
 from pipeline.serve.handlers import Handlers
-from pipeline.serve.hosts import HeadMiddleware, allowed_hosts
+from pipeline.serve.hosts import head_check
 from pipeline.serve.metrics import Metrics
 from pipeline.serve.middleware import Handler, RequestMiddleware, error_log, named
 from pipeline.serve.request_body import BodyReader, DrainMiddleware
@@ -109,9 +109,8 @@ def make_app(
     app = Starlette(
         routes=_routes([*_contract(handlers), *(page if settings.ui.enabled else ())]),
         middleware=[
-            Middleware(RequestMiddleware, metrics=metrics),
             Middleware(DrainMiddleware, max_bytes=_MAX_DRAINED * serve.max_body_bytes),
-            Middleware(HeadMiddleware, is_allowed=allowed_hosts(serve)),
+            Middleware(RequestMiddleware, metrics=metrics, head_error=head_check(serve)),
             *_cors(serve),
         ],
         exception_handlers={FacepipeError: _failed, HTTPException: _unknown},

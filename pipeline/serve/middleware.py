@@ -1,19 +1,21 @@
-"""Wraps every request: gives it an id, logs and counts it, and answers 500 where nothing else caught an error."""
+"""Wraps every request: gives it an id, checks its head, logs and counts it, and answers 500 if nothing else caught an
+error."""
 
 from __future__ import annotations
 
 import logging
 import os
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from pipeline.errors import RequestError
 from pipeline.serve.metrics import UNMATCHED, Metrics
-from pipeline.serve.responses import SECURE, request_id, unexpected_response
+from pipeline.serve.responses import SECURE, error_response, request_id, unexpected_response
 from pipeline.serve.ui.same_site import page_headers
 
 Handler = Callable[[Request], Awaitable[Response]]
@@ -24,11 +26,13 @@ GONE: Final = 499  # the status in the log and the metrics where the client went
 
 
 class RequestMiddleware:
-    """The outermost middleware. The access log never contains the value of a header, a query, or a person's id."""
+    """Around all handlers; `head_error` tells why a request is refused by its head. The access log never contains the
+    value of a header, a query, or a person's id."""
 
-    def __init__(self, app: ASGIApp, *, metrics: Metrics) -> None:
+    def __init__(self, app: ASGIApp, *, metrics: Metrics, head_error: Callable[[Scope], RequestError | None]) -> None:
         self._app = app
         self._metrics = metrics
+        self._head_error = head_error
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -37,16 +41,19 @@ class RequestMiddleware:
         start = time.monotonic()
         scope["state"] = {**scope.get("state", {}), "request_id": os.urandom(8).hex()}
         _same_route_without_slash(scope)
-        secure = SECURE[scope["scheme"] == "https"]
-        answer = _AnswerSender(send, request_id(scope), secure, page_headers(scope["path"]))
+        answer = _AnswerSender(send, scope)
         try:
-            await self._guarded(scope, receive, answer)
+            await self._answered(scope, receive, answer)
         finally:
             self._record(scope, answer.status, time.monotonic() - start)
 
-    async def _guarded(self, scope: Scope, receive: Receive, answer: _AnswerSender) -> None:
+    async def _answered(self, scope: Scope, receive: Receive, answer: _AnswerSender) -> None:
         try:
-            await self._app(scope, receive, answer)
+            error = self._head_error(scope)
+            if error is None:
+                await self._app(scope, receive, answer)
+            else:
+                await error_response(scope, error, {"Connection": "close"})(scope, receive, answer)
         except ClientDisconnect:
             pass
         except Exception:  # the outermost frame of a request: the server must stay up
@@ -72,15 +79,14 @@ class RequestMiddleware:
 
 
 class _AnswerSender:
-    """Sends an answer with the headers that all answers have, and those of `defaults` that it has not, and remembers
-    its status."""
+    """Sends an answer with the headers that all answers have, and those of the page that it has not, and remembers its
+    status."""
 
-    def __init__(
-        self, send: Send, request_id: str, secure: Sequence[tuple[bytes, bytes]], defaults: Mapping[bytes, bytes]
-    ) -> None:
+    def __init__(self, send: Send, scope: Scope) -> None:
         self._send = send
-        self._defaults = defaults
-        self._headers = [(b"x-request-id", request_id.encode()), (b"x-content-type-options", b"nosniff"), *secure]
+        self._defaults = page_headers(scope["path"])
+        fixed = [(b"x-request-id", request_id(scope).encode()), (b"x-content-type-options", b"nosniff")]
+        self._headers = [*fixed, *SECURE[scope["scheme"] == "https"]]
         self.status = GONE
 
     async def __call__(self, message: Message) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncIterator
 from typing import Any, Final
 
 from starlette.requests import Request
@@ -78,27 +78,21 @@ class BodyReader:
             raise
 
     async def _collect(self, request: Request, body: Body, limit: int) -> None:
-        async for chunk in _timely(request.stream(), self._timeout_s):
+        """Raises BodyTimeout if no chunk comes for the timeout, or if they fall behind LEAST_RATE by as much: a slow
+        upload gets through while it moves."""
+        chunks, begun = request.stream(), time.monotonic()
+        while True:
+            left_s = begun + self._timeout_s + body.size / LEAST_RATE - time.monotonic()
+            try:
+                chunk = await asyncio.wait_for(anext(chunks), min(self._timeout_s, left_s))
+            except StopAsyncIteration:
+                self._budget.arrived(body)
+                return
+            except asyncio.TimeoutError:
+                raise BodyTimeout(timeout_s=f"{self._timeout_s:g}", bytes_per_s=LEAST_RATE) from None
             if body.size + len(chunk) > limit:
                 raise BodyTooLarge(limit_bytes=limit)
             body.add(chunk)
-        self._budget.arrived(body)
-
-
-async def _timely(chunks: AsyncGenerator[bytes, None], timeout_s: float) -> AsyncIterator[bytes]:
-    """The chunks of a body. Raises BodyTimeout where none comes for `timeout_s`, or where they fall behind LEAST_RATE
-    by as much: a slow upload gets through while it moves."""
-    begun, size = time.monotonic(), 0
-    while True:
-        left_s = begun + timeout_s + size / LEAST_RATE - time.monotonic()
-        try:
-            chunk = await asyncio.wait_for(chunks.__anext__(), min(timeout_s, left_s))
-        except StopAsyncIteration:
-            return
-        except asyncio.TimeoutError:
-            raise BodyTimeout(timeout_s=f"{timeout_s:g}", bytes_per_s=LEAST_RATE) from None
-        size += len(chunk)
-        yield chunk
 
 
 def declared_length(scope: Scope) -> int:
