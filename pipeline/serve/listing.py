@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -52,75 +52,53 @@ class Page:
     next_state: str | None
 
 
-@dataclass(frozen=True)
-class Listing:
-    """The parameters of a listing."""
+def page(query: Query, views: Sequence[PersonView], default_count: int) -> Page:
+    """What a query asks of `views`, which come in the order of insertion. Raises ParameterInvalid,
+    ParameterUnsupported."""
+    check_refused(REFUSED_FILTERS, query)
+    sort = query.text("sort") or _INSERTION
+    key = _KEYS.get(sort, _KEYS[_INSERTION])
 
-    sort: str
-    descending: bool
-    start: int
-    after: Key | None
-    count: int  # 0: all
-    name_matches: Callable[[str], bool] | None
-    external_ids: frozenset[str]
-    short_id: str  # the first letters of the id
-    equalities: Mapping[str, str]  # field -> value
+    def place(view: PersonView) -> Key:
+        return key(view), view.record.seq
 
-    @classmethod
-    def from_query(cls, query: Query, default_count: int) -> Listing:
-        """Raises ParameterInvalid, ParameterUnsupported."""
-        check_refused(REFUSED_FILTERS, query)
-        sort = query.text("sort") or _INSERTION
-        sort = sort if sort in _KEYS else _INSERTION
-        descending = _descending(query.text("sort-order"))
-        state = query.text("startIndexState")
-        return cls(
-            sort=sort,
-            descending=descending,
-            start=query.whole("start-index", 0, 0),
-            after=_after(state, sort, descending) if state else None,
-            count=query.whole("count", default_count, 0),
-            name_matches=_pattern(query.text("name-pattern")),
-            external_ids=frozenset(query.all("external-id")),
-            short_id=(_text(query, "short-id") or "").lower(),
-            equalities={field: value for name, field in EQUALITIES.items() if (value := _text(query, name))},
+    descending = _descending(query.text("sort-order"))
+    order = [sort if sort in _KEYS else _INSERTION, descending]
+    start = query.whole("start-index", 0, 0)
+    state = query.text("startIndexState")
+    after = _after(state, order) if state else None
+    count = query.whole("count", default_count, 0)
+    chosen = sorted(_filtered(query, views), key=place, reverse=descending)
+    if after is None:
+        start = min(start, len(chosen))
+    else:  # behind the cursor: insertions and deletions since the page before shift nothing
+        start = sum(place(view) >= after if descending else place(view) <= after for view in chosen)
+    end = start + count if count else len(chosen)
+    next_state = cursor(order, place(chosen[end - 1])) if end < len(chosen) else None
+    return Page(chosen[start:end], start, len(chosen), next_state)
+
+
+def _filtered(query: Query, views: Sequence[PersonView]) -> list[PersonView]:
+    """Raises ParameterInvalid."""
+    name_matches = _pattern(query.text("name-pattern"))
+    external_ids = frozenset(query.all("external-id"))
+    short_id = (_text(query, "short-id") or "").lower()
+    equalities = {field: value for name, field in EQUALITIES.items() if (value := _text(query, name))}
+
+    def passes(record: PersonRecord) -> bool:
+        return (
+            (not external_ids or record.external_id in external_ids)
+            and record.person_id.startswith(short_id)
+            and all(_has(record, field, value) for field, value in equalities.items())
+            and (name_matches is None or (record.name is not None and name_matches(record.name)))
         )
 
-    def page(self, views: Sequence[PersonView]) -> Page:
-        """The page of `views`, which come in the order of insertion."""
-        chosen = sorted(filter(self._passes, views), key=self._place, reverse=self.descending)
-        start = self._start(chosen)
-        end = start + self.count if self.count else len(chosen)
-        more = end < len(chosen)
-        next_state = cursor([self.sort, self.descending], self._place(chosen[end - 1])) if more else None
-        return Page(chosen[start:end], start, len(chosen), next_state)
-
-    def _passes(self, view: PersonView) -> bool:
-        record = view.record
-        if self.external_ids and record.external_id not in self.external_ids:
-            return False
-        if not record.person_id.startswith(self.short_id):
-            return False
-        if not all(_has(record, field, value) for field, value in self.equalities.items()):
-            return False
-        return self.name_matches is None or (record.name is not None and self.name_matches(record.name))
-
-    def _start(self, chosen: Sequence[PersonView]) -> int:
-        """The first index behind the cursor. Insertions and deletions since the page before shift nothing."""
-        if self.after is None:
-            return min(self.start, len(chosen))
-        after = self.after
-        places = map(self._place, chosen)
-        return sum(place >= after if self.descending else place <= after for place in places)
-
-    def _place(self, view: PersonView) -> Key:
-        """Of a record in the order: its sort key, then its number in the order of insertion."""
-        return _KEYS[self.sort](view), view.record.seq
+    return [view for view in views if passes(view.record)]
 
 
-def _after(state: str, sort: str, descending: bool) -> Key:
+def _after(state: str, order: Sequence[object]) -> Key:
     """Raises ParameterInvalid if `state` is no cursor, or the cursor of another order."""
-    place = cursor_key(state, [sort, descending], ("" if sort == "name" else 0, 0))
+    place = cursor_key(state, order, ("" if order[0] == "name" else 0, 0))
     if place is None:
         raise ParameterInvalid(name="startIndexState", expected="a nextIndexState of the same listing")
     return place

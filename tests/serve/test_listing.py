@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from pipeline.errors import ParameterInvalid
 from pipeline.people.types import PersonView
 from pipeline.serve.cursors import _checksum
-from pipeline.serve.listing import Listing, Page
+from pipeline.serve.listing import Page
+from pipeline.serve.listing import page as page_of
 from pipeline.serve.request_parsing import Query
 from tests.serve.asking import make_request
 from tests.store.store_samples import person
@@ -38,7 +39,7 @@ VIEWS = [
 
 
 def page(query: str, views: list[PersonView] | None = None) -> Page:
-    return Listing.from_query(Query(make_request(query=query)), 100).page(VIEWS if views is None else views)
+    return page_of(Query(make_request(query=query)), VIEWS if views is None else views, 100)
 
 
 def seqs(listed: Page) -> list[int]:

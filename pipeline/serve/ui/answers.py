@@ -8,7 +8,8 @@ from typing import Any
 from urllib.parse import quote
 
 from pipeline.jobs.people import PersonRow
-from pipeline.serve.ui.context import Context, Json, Visit, stamp
+from pipeline.serve.context import Json
+from pipeline.serve.ui.context import PageContext, Visit, stamp
 from pipeline.serve.ui.sessions import Session
 
 
@@ -17,7 +18,7 @@ def gate_json(center_pose: float, sharpness: float, contrast: float) -> dict[str
     return {"centerPose": center_pose, "sharpness": sharpness, "contrast": contrast}
 
 
-def directories_json(context: Context, session: Session) -> list[Json]:
+def directories_json(context: PageContext, session: Session) -> list[Json]:
     """Of the session's account."""
     rows = context.store.directories()
     return [{"name": row.name, "identities": row.identities} for row in rows if row.account_id == session.account_id]
@@ -35,7 +36,7 @@ def picture_address(visit: Visit, guid: str | None) -> str | None:
 
 def people_json(visit: Visit, rows: Iterable[PersonRow]) -> list[Json]:
     rows = list(rows)
-    pictures = visit.context.service.pictures(*visit.place, [row.person_id for row in rows])
+    pictures = visit.service.pictures(*visit.place, [row.person_id for row in rows])
     return [
         {
             "id": row.person_id,

@@ -11,11 +11,12 @@ from starlette.responses import Response
 
 from pipeline.errors import PersonUnknown, PictureUnavailable
 from pipeline.extraction.stored_picture import MEDIA_TYPE
+from pipeline.serve.context import Json
 from pipeline.serve.cursors import cursor
 from pipeline.serve.request_parsing import person_id
 from pipeline.serve.responses import tagged_response
 from pipeline.serve.ui.answers import face_json, people_json
-from pipeline.serve.ui.context import Json, Visit, stamp
+from pipeline.serve.ui.context import Visit, stamp
 from pipeline.serve.ui.people_list import SHOWS, SORTS, place_after
 from pipeline.store import StoredFace, utc_now
 
@@ -42,7 +43,7 @@ def people(visit: Visit) -> Json:
 
 def person(visit: Visit) -> Json:
     """Raises PersonUnknown."""
-    root, *_ = visit.context.service.merged_set(*visit.place, person_id(visit.request))
+    root, *_ = visit.service.merged_set(*visit.place, person_id(visit.request))
     listed = visit.listed
     row = listed.rows.get(root)
     if row is None:  # it was deleted, or came less than two seconds ago
@@ -56,7 +57,7 @@ def faces(visit: Visit) -> Json:
     place = place_after(visit.query.text("after"), sort, (0.0, 0))
     after = None if place is None else (float(place[0]), int(place[1]))
     as_of = stamp(utc_now())
-    members = visit.context.service.merged_set(*visit.place, wanted)
+    members = visit.service.merged_set(*visit.place, wanted)
     rows = visit.context.store.faces_page(members, after, count + 1, by_score=sort == _BY_SCORE).to_pylist()
     last = rows[count - 1] if len(rows) > count else None
     return {
@@ -69,7 +70,7 @@ def faces(visit: Visit) -> Json:
 def picture(visit: Visit) -> Response:
     """A stored picture, which is that of a person's reference. Raises ObjectUnknown, ObjectReplaced."""
     guid = visit.request.path_params["guid"]
-    image = visit.context.service.stored_object(*visit.place, guid, at_rest=False)
+    image = visit.service.stored_object(*visit.place, guid, at_rest=False)
     return tagged_response(visit.request, image.data, image.media_type, image.guid, _CACHING)
 
 

@@ -11,9 +11,10 @@ from typing import Any, Final
 
 from pipeline.errors import BodyInvalid, ConfirmationNeeded, CorrectionImpossible, NameTaken, UndoBlocked
 from pipeline.jobs.people import PersonRow
+from pipeline.serve.context import Json
 from pipeline.serve.request_parsing import MAX_MERGED, checked_person_id
 from pipeline.serve.ui.answers import people_json
-from pipeline.serve.ui.context import Json, Visit, stamp
+from pipeline.serve.ui.context import Visit, stamp
 from pipeline.store import CorrectionAnswer, PersonChange, Seen, utc_now
 from pipeline.texts import TEXT_RULE, is_text
 
@@ -92,7 +93,7 @@ def correct(visit: Visit) -> Json:
 
 def _roots(visit: Visit, person_ids: Sequence[str]) -> list[str]:
     """Those who are shown for these persons. Raises PersonUnknown."""
-    return list(dict.fromkeys(visit.context.service.merged_set(*visit.place, one)[0] for one in person_ids))
+    return list(dict.fromkeys(visit.service.merged_set(*visit.place, one)[0] for one in person_ids))
 
 
 def _others_named(visit: Visit, wish: _Wish) -> list[PersonRow]:

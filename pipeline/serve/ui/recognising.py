@@ -11,36 +11,41 @@ from starlette.responses import Response
 from pipeline.config import MAX_THRESHOLD
 from pipeline.people.decide import failed_measures
 from pipeline.people.types import FaceResult, PersonView, PostRequest, PostResult
+from pipeline.serve.context import Json
 from pipeline.serve.person_parsing import person_headers
 from pipeline.serve.responses import json_response
 from pipeline.serve.ui.answers import box_fractions, gate_json, picture_address
-from pipeline.serve.ui.context import Context, Json, Visit
+from pipeline.serve.ui.context import PageContext, Visit
 
 _SIMILAR: Final = 24  # people that are told of each face, however little they are like it
 
 
-async def recognise(context: Context, request: Request) -> Response:
+async def recognise(context: PageContext, request: Request) -> Response:
     """Stores nothing. Raises ImageRejected, BodyTooLarge, Overloaded."""
-    visit = context.visit(request)
+    visit = await context.visit(request)
     result = await _posted(visit, PostRequest(insert=False, update=False, similar_limit=_SIMILAR))
     return await context.answer(lambda: _recognised(visit, result))
 
 
-async def enrol(context: Context, request: Request) -> Response:
+async def enrol(context: PageContext, request: Request) -> Response:
     """Makes a person of the face nearest to a point, unless it is somebody's or too poor. Raises as `recognise`, and
     PersonHeadersRequired, ExternalIdTaken, TooManyDirectories."""
-    visit = context.visit(request)
+    visit = await context.visit(request)
     x, y = (visit.query.number(axis, 1, has_default=False) for axis in ("x", "y"))
     said = person_headers(request)
     wish = PostRequest(name=said.name, external_id=said.external_id, update=False, closest_x=x, closest_y=y)
     result = await _posted(visit, wish)
-    context.lists.forget(visit.place)  # who came shows at once
-    return json_response(_enrolled(visit, result.faces[0] if result.faces else None), 201)
+
+    def enrolled() -> Response:
+        context.lists.forget(visit.place)  # who came shows at once; this may wait for a list that is being read
+        return json_response(_enrolled(visit, result.faces[0] if result.faces else None), 201)
+
+    return await context.answer(enrolled)
 
 
 async def _posted(visit: Visit, wish: PostRequest) -> PostResult:
-    async with visit.context.bodies.image(visit.request, visit.session.account_id) as data:
-        return await visit.context.posts.run(lambda: visit.context.service.post(*visit.place, data, wish))
+    async with visit.context.bodies.image(visit.request, visit.account_id) as data:
+        return await visit.context.posts.run(lambda: visit.service.post(*visit.place, data, wish))
 
 
 def _recognised(visit: Visit, result: PostResult) -> Json:

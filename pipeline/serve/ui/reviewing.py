@@ -8,9 +8,10 @@ from pipeline.config import EVERYBODY, MAX_THRESHOLD
 from pipeline.errors import ParameterInvalid
 from pipeline.matching.match import Matcher
 from pipeline.people.review import LikelyPair
+from pipeline.serve.context import Json
 from pipeline.serve.cursors import cursor
 from pipeline.serve.ui.answers import face_json, people_json
-from pipeline.serve.ui.context import Context, Json, Visit, stamp
+from pipeline.serve.ui.context import PageContext, Visit, stamp
 from pipeline.serve.ui.people_list import PeopleList
 
 _COUNT: Final = 40
@@ -48,7 +49,7 @@ def pairs(visit: Visit) -> Json:
     }
 
 
-def _wide(context: Context, fmr: float) -> float:
+def _wide(context: PageContext, fmr: float) -> float:
     """The T of a false match rate, as far as the calibration tells it, and never below the threshold."""
     threshold, wide = context.settings.match.threshold, context.calibration.threshold_near(fmr)
     if wide is None or threshold == EVERYBODY:

@@ -11,15 +11,15 @@ from starlette.responses import RedirectResponse, Response
 from pipeline.errors import RouteUnknown
 from pipeline.serve.middleware import Handler
 from pipeline.serve.ui import browsing, correcting, recognising, reviewing, signing_in, static_files, store_page
-from pipeline.serve.ui.context import Context
+from pipeline.serve.ui.context import PageContext
 from pipeline.serve.ui.same_site import PREFIX
 
 _API: Final = f"{PREFIX}/api"
 
 
-def ui_routes(context: Context) -> list[tuple[str, str, Handler]]:
+def ui_routes(context: PageContext) -> list[tuple[str, str, Handler]]:
     """Method, path and handler of each."""
-    route, originals = context.route, context.originals
+    route, originals = partial(context.route, context.visit), context.originals
     return [
         ("GET", "/", _to_page),
         ("GET", PREFIX, static_files.page),

@@ -9,9 +9,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from pipeline.errors import BodyInvalid, SignInRefused, SignInRequired, Unauthorized
+from pipeline.serve.context import Json
 from pipeline.serve.peers import peer_of
 from pipeline.serve.ui.answers import directories_json, gate_json
-from pipeline.serve.ui.context import COOKIE, Context, Json
+from pipeline.serve.ui.context import COOKIE, PageContext
 from pipeline.serve.ui.same_site import PREFIX, check_same_site
 from pipeline.serve.ui.sessions import Session
 from pipeline.texts import is_unicode
@@ -20,7 +21,7 @@ _MAX_BYTES: Final = 16 * 1024  # of a sign-in
 _NOBODY: Final = -1  # whose memory a body takes before it is known who sends it
 
 
-async def sign_in(context: Context, request: Request) -> Response:
+async def sign_in(context: PageContext, request: Request) -> Response:
     """Ends the session whose cookie came with it, if any. Raises SignInRefused, TooManyAttempts."""
     check_same_site(request)
     body = await context.bodies.object(request, _NOBODY, _MAX_BYTES)
@@ -47,13 +48,13 @@ async def sign_in(context: Context, request: Request) -> Response:
     return answer
 
 
-async def tell(context: Context, request: Request) -> Response:
+async def tell(context: PageContext, request: Request) -> Response:
     """Who is signed in, and what the page needs to know of the server."""
     session = context.session(request)
     return await context.answer(lambda: _told(context, session))
 
 
-async def sign_out(context: Context, request: Request) -> Response:
+async def sign_out(context: PageContext, request: Request) -> Response:
     """Raises OtherAccount."""
     with suppress(SignInRequired):  # whose session has ended is signed out
         context.session(request)
@@ -63,7 +64,7 @@ async def sign_out(context: Context, request: Request) -> Response:
     return answer
 
 
-def _told(context: Context, session: Session) -> Json:
+def _told(context: PageContext, session: Session) -> Json:
     settings, match = context.settings, context.settings.match
     return {
         "user": session.user,

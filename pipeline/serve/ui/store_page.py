@@ -13,10 +13,11 @@ from starlette.responses import Response
 from pipeline.errors import RouteUnknown
 from pipeline.jobs.expectation import calibration_warning, expectation
 from pipeline.jobs.page_data import registered_page
+from pipeline.serve.context import Json
 from pipeline.serve.cursors import Key, cursor
 from pipeline.serve.responses import tagged_response
 from pipeline.serve.ui.answers import address, directories_json
-from pipeline.serve.ui.context import Json, Visit, stamp
+from pipeline.serve.ui.context import Visit, stamp
 from pipeline.serve.ui.people_list import place_after
 from pipeline.store import RunRow
 
@@ -62,7 +63,7 @@ def store(visit: Visit) -> Json:
 def runs(visit: Visit) -> Json:
     """The latest first."""
     count, after = visit.count(_RUN_COUNT), place_after(visit.query.text("after"), _ORDER, (0.0, ""))
-    found = visit.context.store.runs_of(visit.session.account_id)
+    found = visit.context.store.runs_of(visit.account_id)
     if after is not None:
         found = [run for run in found if _key(run) > after]
     return {
@@ -73,7 +74,7 @@ def runs(visit: Visit) -> Json:
 
 def report(visit: Visit) -> Response:
     """A run's report as it was written. Raises RouteUnknown if there is none that may be shown."""
-    for run in visit.context.store.runs_of(visit.session.account_id):
+    for run in visit.context.store.runs_of(visit.account_id):
         if run.run_id == visit.request.path_params["run_id"] and (file := _report(visit, run)) is not None:
             with suppress(FileNotFoundError):  # it was deleted this moment
                 data = file.read_bytes()
