@@ -62,41 +62,32 @@ class PeopleList:
     as_of: datetime  # UTC; what was changed later may be missing
     moment: Moment
     read_at: float
-    _orders: dict[str, tuple[list[Key], list[PersonRow]]] = field(default_factory=dict)
+    _orders: dict[str, list[PersonRow]] = field(default_factory=dict)
 
     def page(self, sort: str, show: str, text: str, after: str | None, count: int) -> PeoplePage:
         """At most `count` of those that `show` names (SHOWS) and that have the text in name or external id, or whose id
         begins with it, behind the cursor `after`. Raises ParameterInvalid for no cursor of this order."""
-        keys, rows = self._order(sort)
         fits = _test(show, folded(text))
-        chosen = [place for place, row in enumerate(rows) if fits(row)]
-        start = bisect.bisect_left(chosen, _behind(after, sort, keys))
+        chosen = [row for row in self._ordered(sort) if fits(row)]
+        start = _behind(after, sort, chosen)
         end = start + count
-        last = chosen[end - 1] if end < len(chosen) else None
-        return PeoplePage(
-            [rows[place] for place in chosen[start:end]],
-            None if last is None else cursor([sort], keys[last]),
-            len(chosen),
-        )
+        more = end < len(chosen)
+        return PeoplePage(chosen[start:end], cursor_at(sort, chosen[end - 1]) if more else None, len(chosen))
 
-    def walk(self, sort: str, after: str | None) -> tuple[list[tuple[Key, PersonRow]], dict[str, int]]:
-        """Everybody behind the cursor who is not hidden, with the key of their place; and the place of all of them by
-        id. Raises ParameterInvalid as `page`."""
-        keys, rows = self._order(sort)
-        start = _behind(after, sort, keys)
-        shown = [(place, row) for place, row in enumerate(rows) if not row.hidden]
-        rest = [(keys[place], row) for place, row in shown if place >= start]
-        return rest, {row.person_id: place for place, row in shown}
+    def walk(self, sort: str, after: str | None) -> tuple[list[PersonRow], dict[str, int]]:
+        """Everybody behind the cursor who is not hidden; and the place of all who are not hidden, by id. Raises
+        ParameterInvalid as `page`."""
+        shown = [row for row in self._ordered(sort) if not row.hidden]
+        return shown[_behind(after, sort, shown) :], {row.person_id: place for place, row in enumerate(shown)}
 
     def named(self, name: str) -> list[PersonRow]:
         """Everybody of this name, in whatever case."""
         wanted = folded(name)
         return [row for row in self.rows.values() if row.name is not None and folded(row.name) == wanted]
 
-    def _order(self, sort: str) -> tuple[list[Key], list[PersonRow]]:
+    def _ordered(self, sort: str) -> list[PersonRow]:
         if sort not in self._orders:
-            pairs = sorted(((_KEYS[sort](row), row) for row in self.rows.values()), key=lambda pair: pair[0])
-            self._orders[sort] = [key for key, _ in pairs], [row for _, row in pairs]
+            self._orders[sort] = sorted(self.rows.values(), key=_KEYS[sort])
         return self._orders[sort]
 
 
@@ -110,10 +101,15 @@ def _test(show: str, text: str) -> Callable[[PersonRow], bool]:
     )
 
 
-def _behind(after: str | None, sort: str, keys: Sequence[Key]) -> int:
+def cursor_at(sort: str, row: PersonRow) -> str:
+    """The place of a person in an order."""
+    return cursor([sort], _KEYS[sort](row))
+
+
+def _behind(after: str | None, sort: str, rows: Sequence[PersonRow]) -> int:
     """The first place behind a cursor."""
     place = place_after(after, sort, _LIKE[sort])
-    return 0 if place is None else bisect.bisect_right(keys, place)
+    return 0 if place is None else bisect.bisect_right(rows, place, key=_KEYS[sort])
 
 
 def place_after(after: str | None, order: str, like: Key) -> Key | None:

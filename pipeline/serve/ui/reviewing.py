@@ -9,10 +9,9 @@ from pipeline.errors import ParameterInvalid
 from pipeline.matching.match import Matcher
 from pipeline.people.review import LikelyPair
 from pipeline.serve.context import Json
-from pipeline.serve.cursors import cursor
 from pipeline.serve.ui.answers import face_json, people_json
 from pipeline.serve.ui.context import PageContext, Visit, stamp
-from pipeline.serve.ui.people_list import PeopleList
+from pipeline.serve.ui.people_list import PeopleList, cursor_at
 
 _COUNT: Final = 40
 _FMR: Final = 1e-3
@@ -31,7 +30,7 @@ def pairs(visit: Visit) -> Json:
     rest, place_of = listed.walk(_ORDER, after)
     found = context.service.review(
         *visit.place,
-        [row.person_id for _, row in rest],
+        [row.person_id for row in rest],
         place_of,
         narrow=Matcher(context.calibration, threshold),
         wide=Matcher(context.calibration, wide),
@@ -40,7 +39,7 @@ def pairs(visit: Visit) -> Json:
     more = found.walked < len(rest)
     return {
         "pairs": [_pair(visit, listed, pair) for pair in found.pairs],
-        **({"next": cursor([_ORDER], rest[found.walked - 1][0])} if more else {}),
+        **({"next": cursor_at(_ORDER, rest[found.walked - 1])} if more else {}),
         "looked": found.walked,
         "total": len(place_of),
         "threshold": threshold,
