@@ -17,7 +17,6 @@ import json
 import logging
 import socket
 import threading
-import time
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from importlib.metadata import version
@@ -79,14 +78,16 @@ def open_admin_port(store: Store, password_changed: Callable[[str], None] = lamb
         proxy_headers=False,
         server_header=False,
     )
-    server = LimitedServer(config, Connections(_MAX_CONNECTIONS, _MAX_CONNECTIONS))
+    listening = threading.Event()
+    server = LimitedServer(config, Connections(_MAX_CONNECTIONS, _MAX_CONNECTIONS), listening.set)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         host, port = listener.getsockname()
         url = f"http://{host}:{port}"
         thread = threading.Thread(target=server.run, args=([listener],), name="admin", daemon=True)
         thread.start()
         try:
-            _await_start(server, thread, url)
+            if not listening.wait(_START_TIMEOUT_S):
+                raise StoreError(message=f"The admin listener at {url} did not start.")
             store.local.announce(url)
             yield url
         finally:
@@ -94,14 +95,6 @@ def open_admin_port(store: Store, password_changed: Callable[[str], None] = lamb
             remove_token(store.folder)
             server.should_exit = True
             thread.join(_STOP_TIMEOUT_S)
-
-
-def _await_start(server: LimitedServer, thread: threading.Thread, url: str) -> None:
-    deadline = time.monotonic() + _START_TIMEOUT_S
-    while not server.started:
-        if time.monotonic() > deadline or not thread.is_alive():
-            raise StoreError(message=f"The admin listener at {url} did not start.")
-        time.sleep(0.005)
 
 
 def _changes(store: Store, request: Request, _body: bytes) -> object:

@@ -54,7 +54,7 @@ class FailedChecks:
         self._clock = clock
         self._windows: OrderedDict[tuple[str, bytes], _Window] = OrderedDict()  # the first to end comes first
         self._users: Counter[str] = Counter()  # of each peer
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     def __len__(self) -> int:
         return len(self._windows)
@@ -62,12 +62,19 @@ class FailedChecks:
     def refuse(self, peer: str, user: bytes) -> None:
         """Raises TooManyAttempts if the user and peer have no attempt left."""
         with self._lock:
-            self._refuse(peer, user)
+            now = self._clock()
+            while self._windows and now >= next(iter(self._windows.values())).end:
+                self._drop(*next(iter(self._windows)))
+            window = self._windows.get((peer, user))
+            if window is None and self._users[peer] >= _MAX_OF_PEER:
+                raise TooManyAttempts(retry_after_s=round(WINDOW_S))
+            if window is not None and window.failures >= MAX_FAILURES:
+                raise TooManyAttempts(retry_after_s=max(1, round(window.end - now)))
 
     def begin(self, peer: str, user: bytes) -> None:
         """Counts a check that starts now as failed, so that checks at the same time count too. Raises as `refuse`."""
         with self._lock:
-            self._refuse(peer, user)
+            self.refuse(peer, user)
             if (peer, user) not in self._windows:
                 self._windows[peer, user] = _Window(self._clock() + WINDOW_S)
                 self._users[peer] += 1
@@ -81,16 +88,6 @@ class FailedChecks:
                 window.failures -= 1
                 if not window.failures:
                     self._drop(peer, user)
-
-    def _refuse(self, peer: str, user: bytes) -> None:
-        now = self._clock()
-        while self._windows and now >= next(iter(self._windows.values())).end:
-            self._drop(*next(iter(self._windows)))
-        window = self._windows.get((peer, user))
-        if window is None and self._users[peer] >= _MAX_OF_PEER:
-            raise TooManyAttempts(retry_after_s=round(WINDOW_S))
-        if window is not None and window.failures >= MAX_FAILURES:
-            raise TooManyAttempts(retry_after_s=max(1, round(window.end - now)))
 
     def _drop(self, peer: str, user: bytes) -> None:
         del self._windows[peer, user]

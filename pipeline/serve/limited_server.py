@@ -48,9 +48,19 @@ class LimitedServer(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         for listener in sockets or []:
-            self._listen(listener)
+            try:
+                listener.listen(self.config.backlog)
+            except OSError as exc:  # somebody else listens there since the socket was bound
+                host, port = listener.getsockname()[:2]
+                raise UsageError(message=f"Nothing can listen at {host} port {port}: {exc.strerror}.") from exc
         await super().startup([])
-        self.servers = [self._acceptor(listener) for listener in sockets or []]  # type: ignore[misc]
+        make_protocol = functools.partial(
+            LimitedProtocol, config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+        )
+        self.servers = [
+            Acceptor(listener, self.connections, make_protocol, self.config.ssl)  # type: ignore[misc]
+            for listener in sockets or []
+        ]
         self._on_listening()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
@@ -66,21 +76,6 @@ class LimitedServer(uvicorn.Server):
             yield
             self._captured_signals.clear()
 
-    def _listen(self, listener: socket.socket) -> None:
-        try:
-            listener.listen(self.config.backlog)
-        except OSError as exc:  # somebody else listens there since the socket was bound
-            host, port = listener.getsockname()[:2]
-            raise UsageError(message=f"Nothing can listen at {host} port {port}: {exc.strerror}.") from exc
-
-    def _acceptor(self, listener: socket.socket) -> Acceptor:
-        def make_protocol(place: Place) -> LimitedProtocol:
-            return LimitedProtocol(
-                config=self.config, server_state=self.server_state, app_state=self.lifespan.state, place=place
-            )
-
-        return Acceptor(listener, self.connections, make_protocol, self.config.ssl)
-
 
 class Acceptor:
     """Accepts the connections of one listener until it is closed. To be made in a running event loop."""
@@ -89,7 +84,7 @@ class Acceptor:
         self,
         listener: socket.socket,
         connections: Connections,
-        make_protocol: Callable[[Place], asyncio.Protocol],
+        make_protocol: Callable[..., asyncio.Protocol],
         tls: ssl.SSLContext | None,
     ) -> None:
         self._listener = listener
@@ -146,7 +141,7 @@ class Acceptor:
         task.add_done_callback(self._opened)
 
     async def _open(self, connection: socket.socket, place: Place) -> None:
-        protocol = self._make_protocol(place)
+        protocol = self._make_protocol(place=place)
         if self._tls is None:
             await self._loop.connect_accepted_socket(lambda: protocol, connection)
             return
