@@ -25,7 +25,7 @@ from pipeline.serve import handlers
 from pipeline.serve.auth import Authenticator
 from pipeline.serve.body_budget import BodyBudget
 from pipeline.serve.context import Context
-from pipeline.serve.docs import Docs
+from pipeline.serve.docs import docs, openapi
 from pipeline.serve.hosts import head_check
 from pipeline.serve.metrics import Metrics
 from pipeline.serve.middleware import Handler, RequestMiddleware, error_log, named
@@ -135,7 +135,7 @@ def _cors(settings: ServeSettings) -> list[Middleware]:
 
 def _contract(context: Context) -> list[tuple[str, str, Handler]]:
     """Method, path and handler of each route of the contract, and of the server's health."""
-    docs, route = Docs(), partial(context.route, context.call)
+    route = partial(context.route, context.call)
     return [
         ("POST", "/people", partial(handlers.post, context)),
         ("GET", "/people", route(handlers.people)),
@@ -154,8 +154,8 @@ def _contract(context: Context) -> list[tuple[str, str, Handler]]:
         ("GET", "/healthz", handlers.healthz),
         ("GET", "/readyz", partial(handlers.readyz, context)),
         ("GET", "/metrics", partial(handlers.metrics, context)),
-        ("GET", "/docs", docs.page),
-        ("GET", "/openapi.json", docs.openapi),
+        ("GET", "/docs", docs),
+        ("GET", "/openapi.json", openapi),
     ]
 
 
