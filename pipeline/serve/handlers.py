@@ -55,12 +55,8 @@ def roots(call: Call) -> Json:
 
 
 def _listed(call: Call, views: Sequence[PersonView], default_count: int) -> Json:
-    found = page(call.query, views, default_count)
-    position: Json = {"startIndex": found.start_index}
-    if found.next_state is not None:
-        position["nextIndexState"] = found.next_state
-    position |= {"countReturned": len(found.views), "totalCount": found.total}
-    return {**call.context.serializer.people(found.views), "personCollectionResponse": position}
+    listed, position = page(call.query, views, default_count)
+    return {**call.context.serializer.people(listed), "personCollectionResponse": position}
 
 
 def person(call: Call) -> Json:

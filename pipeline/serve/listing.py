@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import re2  # type: ignore[import-untyped]
@@ -42,19 +41,11 @@ _KEYS: Final[dict[str, Callable[[PersonView], str | int]]] = {
 }
 
 
-@dataclass(frozen=True)
-class Page:
-    """A part of a listing. `next_state` is the cursor of the next page, None on the last."""
-
-    views: Sequence[PersonView]
-    start_index: int
-    total: int
-    next_state: str | None
-
-
-def page(query: Query, views: Sequence[PersonView], default_count: int) -> Page:
-    """What a query asks of `views`, which come in the order of insertion. Raises ParameterInvalid,
-    ParameterUnsupported."""
+def page(
+    query: Query, views: Sequence[PersonView], default_count: int
+) -> tuple[Sequence[PersonView], dict[str, str | int]]:
+    """What a query asks of `views`, which come in the order of insertion; and where that stands among all that it
+    finds, as the answer says. Raises ParameterInvalid, ParameterUnsupported."""
     check_refused(REFUSED_FILTERS, query)
     sort = query.text("sort") or _INSERTION
     key = _KEYS.get(sort, _KEYS[_INSERTION])
@@ -74,8 +65,11 @@ def page(query: Query, views: Sequence[PersonView], default_count: int) -> Page:
     else:  # behind the cursor: insertions and deletions since the page before shift nothing
         start = sum(place(view) >= after if descending else place(view) <= after for view in chosen)
     end = start + count if count else len(chosen)
-    next_state = cursor(order, place(chosen[end - 1])) if end < len(chosen) else None
-    return Page(chosen[start:end], start, len(chosen), next_state)
+    listed = chosen[start:end]
+    position: dict[str, str | int] = {"startIndex": start}
+    if end < len(chosen):
+        position["nextIndexState"] = cursor(order, place(chosen[end - 1]))
+    return listed, position | {"countReturned": len(listed), "totalCount": len(chosen)}
 
 
 def _filtered(query: Query, views: Sequence[PersonView]) -> list[PersonView]:

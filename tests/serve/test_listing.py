@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 import pytest
@@ -14,7 +15,6 @@ from hypothesis import strategies as st
 from pipeline.errors import ParameterInvalid
 from pipeline.people.types import PersonView
 from pipeline.serve.cursors import _checksum
-from pipeline.serve.listing import Page
 from pipeline.serve.listing import page as page_of
 from pipeline.serve.request_parsing import Query
 from tests.serve.asking import make_request
@@ -38,8 +38,17 @@ VIEWS = [
 ]
 
 
+@dataclass(frozen=True)
+class Page:
+    views: Sequence[PersonView]
+    start_index: int
+    next_state: str | None
+
+
 def page(query: str, views: list[PersonView] | None = None) -> Page:
-    return page_of(Query(make_request(query=query)), VIEWS if views is None else views, 100)
+    listed, position = page_of(Query(make_request(query=query)), VIEWS if views is None else views, 100)
+    state = position.get("nextIndexState")
+    return Page(listed, int(position["startIndex"]), None if state is None else str(state))
 
 
 def seqs(listed: Page) -> list[int]:
