@@ -23,28 +23,29 @@ class BodyBudget:
 
     def body(self, account_id: int, peer: str) -> Body:
         """A new body, which counts until it is released."""
-        body = Body(self, account_id, peer, next(self._numbers))
+        body = Body(account_id, peer, next(self._numbers))
         self._arriving.add(body)
         return body
 
-    def take(self, body: Body, size: int) -> None:
-        """Counts `size` more bytes of a body. Where the budget is spent, an arriving body gives way: of the account
-        with the most bytes, there of the peer with the most, and there the one that began last, so that the others get
-        through. Raises Overloaded where that is `body` itself, or was already: a reader that is cancelled as its chunk
-        comes may still add it (asyncio.wait_for of Python before 3.12)."""
+    def add(self, body: Body, chunk: bytes) -> None:
+        """Adds a chunk to a body. If the budget is spent, an arriving body is dropped first: of the account with the
+        most bytes, there of the peer with the most, and there the one that began last, so that the others get through.
+        Raises Overloaded if that is `body` itself, or was already: a reader that is cancelled as its chunk comes may
+        still add it (asyncio.wait_for of Python before 3.12)."""
         if body.refused:
             raise Overloaded(retry_after_s=RETRY_AFTER_S)
-        while self.taken + size > self.total:
+        while self.taken + len(chunk) > self.total:
             last = max((other for other in self._arriving if other.size or other is body), key=self._claim)
             if last is body:
                 raise Overloaded(retry_after_s=RETRY_AFTER_S)
             self.release(last)
             last.refused = True
             last.give_way()
-        self._count(body, size)
+        self._count(body, len(chunk))
+        body.chunks.append(chunk)
 
     def arrived(self, body: Body) -> None:
-        """The body is whole, and gives way no more."""
+        """The body is whole, and is not dropped any more."""
         self._arriving.discard(body)
 
     def release(self, body: Body) -> None:
@@ -69,22 +70,10 @@ class BodyBudget:
 class Body:
     """What has arrived of a body: `size` bytes."""
 
-    budget: BodyBudget
     account_id: int
     peer: str
     number: int  # in the order in which they began
     size: int = 0
     chunks: list[bytes] = field(default_factory=list)
-    refused: bool = False  # it had to give way to another
+    refused: bool = False  # it was dropped for another
     give_way: Callable[[], object] = lambda: None  # called then, to end its reading
-
-    def add(self, chunk: bytes) -> None:
-        """Raises Overloaded."""
-        self.budget.take(self, len(chunk))
-        self.chunks.append(chunk)
-
-    def joined(self) -> bytes:
-        """The whole body; to be called once. The chunks are freed, so that two copies exist for a moment only."""
-        data = b"".join(self.chunks)
-        self.chunks.clear()
-        return data

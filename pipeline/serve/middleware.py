@@ -39,32 +39,33 @@ class RequestMiddleware:
             await self._app(scope, receive, send)
             return
         start = time.monotonic()
-        scope["state"] = {**scope.get("state", {}), "request_id": os.urandom(8).hex()}
+        made = {"request_id": os.urandom(8).hex(), "route": UNMATCHED, "status": GONE}
+        scope["state"] = {**scope.get("state", {}), **made}
         _same_route_without_slash(scope)
-        answer = _AnswerSender(send, scope)
         try:
-            await self._answered(scope, receive, answer)
+            await self._answered(scope, receive, _with_headers(scope, send))
         finally:
-            self._record(scope, answer.status, time.monotonic() - start)
+            self._record(scope, time.monotonic() - start)
 
-    async def _answered(self, scope: Scope, receive: Receive, answer: _AnswerSender) -> None:
+    async def _answered(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             error = self._head_error(scope)
             if error is None:
-                await self._app(scope, receive, answer)
+                await self._app(scope, receive, send)
             else:
-                await error_response(scope, error, {"Connection": "close"})(scope, receive, answer)
+                await error_response(scope, error, {"Connection": "close"})(scope, receive, send)
         except ClientDisconnect:
             pass
         except Exception:  # the outermost frame of a request: the server must stay up
             error_log.exception("unexpected error id=%s", request_id(scope))
-            if answer.status != GONE:  # an answer has begun already, so that only the connection can be ended
+            if (
+                scope["state"]["status"] != GONE
+            ):  # an answer has begun already, so that only the connection can be ended
                 raise
-            await unexpected_response(scope)(scope, receive, answer)
+            await unexpected_response(scope)(scope, receive, send)
 
-    def _record(self, scope: Scope, status: int, seconds: float) -> None:
-        route = scope["state"].get("route", UNMATCHED)
-        method = scope["method"]
+    def _record(self, scope: Scope, seconds: float) -> None:
+        route, status, method = scope["state"]["route"], scope["state"]["status"], scope["method"]
         self._metrics.answered(method, route, status, seconds)
         client = scope["client"][0] if scope.get("client") else "-"  # behind a trusted proxy, the one that it names
         access_log.info(
@@ -78,25 +79,23 @@ class RequestMiddleware:
         )
 
 
-class _AnswerSender:
-    """Sends an answer with the headers that all answers have, and those of the page that it has not, and remembers its
-    status."""
+def _with_headers(scope: Scope, send: Send) -> Send:
+    """`send`, which adds to an answer the headers that all answers have, and those of the page that it lacks. It notes
+    the status."""
+    fixed = [(b"x-request-id", request_id(scope).encode()), (b"x-content-type-options", b"nosniff")]
+    fixed += SECURE[scope["scheme"] == "https"]
+    defaults = page_headers(scope["path"])
 
-    def __init__(self, send: Send, scope: Scope) -> None:
-        self._send = send
-        self._defaults = page_headers(scope["path"])
-        fixed = [(b"x-request-id", request_id(scope).encode()), (b"x-content-type-options", b"nosniff")]
-        self._headers = [*fixed, *SECURE[scope["scheme"] == "https"]]
-        self.status = GONE
-
-    async def __call__(self, message: Message) -> None:
+    async def send_with_headers(message: Message) -> None:
         if message["type"] == "http.response.start":
-            self.status = message["status"]
+            scope["state"]["status"] = message["status"]
             own = message.get("headers", ())
             names = {name for name, _ in own}
-            defaults = [(name, value) for name, value in self._defaults.items() if name not in names]
-            message["headers"] = [*own, *defaults, *self._headers]
-        await self._send(message)
+            missing = [(name, value) for name, value in defaults.items() if name not in names]
+            message["headers"] = [*own, *missing, *fixed]
+        await send(message)
+
+    return send_with_headers
 
 
 def named(route: str, handler: Handler) -> Handler:

@@ -44,7 +44,9 @@ class BodyReader:
         body = self._budget.body(account_id, peer_of(request))
         try:
             await self._read(request, body, limit)
-            yield body.joined()
+            data = b"".join(body.chunks)
+            body.chunks.clear()  # two copies exist for a moment only
+            yield data
         finally:
             self._budget.release(body)
 
@@ -92,7 +94,7 @@ class BodyReader:
                 raise BodyTimeout(timeout_s=f"{self._timeout_s:g}", bytes_per_s=LEAST_RATE) from None
             if body.size + len(chunk) > limit:
                 raise BodyTooLarge(limit_bytes=limit)
-            body.add(chunk)
+            self._budget.add(body, chunk)
 
 
 def declared_length(scope: Scope) -> int:

@@ -76,10 +76,13 @@ class Visit(Call):
     session: Session
 
     @property
+    def store(self) -> Store:
+        return Store(self.context.store, self.context.settings, self.context.service)
+
+    @property
     def people(self) -> People:
         """The operations of `facepipe people`, made by the service."""
-        store = Store(self.context.store, self.context.settings, self.context.service)
-        return People(store, self.session.user, self.directory)
+        return People(self.store, self.session.user, self.directory)
 
     @property
     def listed(self) -> PeopleList:

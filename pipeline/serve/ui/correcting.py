@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import replace
 from datetime import datetime, timezone
-from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from pipeline.errors import BodyInvalid, ConfirmationNeeded, CorrectionImpossible, NameTaken, UndoBlocked
 from pipeline.jobs.people import PersonRow
@@ -15,7 +14,7 @@ from pipeline.serve.context import Json
 from pipeline.serve.request_parsing import MAX_MERGED, checked_person_id
 from pipeline.serve.ui.answers import people_json
 from pipeline.serve.ui.context import Visit, stamp
-from pipeline.store import CorrectionAnswer, PersonChange, Seen, utc_now
+from pipeline.store import CorrectionAnswer, CorrectionRequest, PersonChange, Seen, utc_now
 from pipeline.texts import TEXT_RULE, is_text
 
 # Kind -> how many people it is about (at least, at most), and whether it takes faces.
@@ -61,29 +60,17 @@ _NAMED: Final = 3  # people that a text names
 
 def correct(visit: Visit) -> Json:
     """Raises RequestErrors, among them NameTaken, ConfirmationNeeded and ChangedSince; then nothing was done."""
-    wish = _wish(visit.body)
-    person_ids = _roots(visit, wish.person_ids) if wish.kind in _OF_ROOTS else wish.person_ids
-    if wish.kind == "forget" and not wish.confirmed:
+    wish = _wish(visit)
+    if wish.kind in _OF_ROOTS:
+        wish = replace(wish, person_ids=_roots(visit, wish.person_ids))
+    if wish.kind == "forget" and visit.body.get("confirm") is not True:
         rows = visit.listed.rows
-        faces = sum(rows[root].faces for root in person_ids if root in rows)
-        raise ConfirmationNeeded(persons=len(person_ids), faces=faces)
-    seen = None
-    if wish.as_of is not None:
-        own = sorted(visit.session.corrections)
-        seen = Seen(wish.as_of, [*wish.person_ids, *filter(None, [wish.shown_under])], own)
-    make = partial(
-        visit.people.by_ids,
-        wish.kind,
-        person_ids,
-        wish.face_ids,
-        change=PersonChange(name=wish.name),
-        anyway=wish.anyway,
-        seen=seen,
-    )
-    if wish.name and not wish.anyway and (taken := _others_named(visit, wish)):
-        make(dry_run=True)  # what else is in the way is said first: `anyway` overrules that as well
+        faces = sum(rows[root].faces for root in wish.person_ids if root in rows)
+        raise ConfirmationNeeded(persons=len(wish.person_ids), faces=faces)
+    if wish.change.name and not wish.anyway and (taken := _others_named(visit, wish, wish.change.name)):
+        visit.store.correct(replace(wish, dry_run=True))  # what else is in the way is said first: `anyway` overrules it
         raise NameTaken(people=people_json(visit, taken))
-    answer = make()
+    answer = visit.store.correct(wish)
     if wish.kind == "forget":
         visit.context.lists.forget(visit.place)  # an emptied directory counts its corrections from the start
     if answer.correction_id is not None:
@@ -96,10 +83,10 @@ def _roots(visit: Visit, person_ids: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(visit.service.merged_set(*visit.place, one)[0] for one in person_ids))
 
 
-def _others_named(visit: Visit, wish: _Wish) -> list[PersonRow]:
+def _others_named(visit: Visit, wish: CorrectionRequest, name: str) -> list[PersonRow]:
     """Who else has the name already; nobody, if one of those who are merged brings it along."""
     own = _roots(visit, wish.person_ids)
-    named = visit.listed.named(wish.name or "")
+    named = visit.listed.named(name)
     others = [row for row in named if row.person_id not in own]
     return [] if wish.kind == "merge" and len(others) < len(named) else others
 
@@ -157,22 +144,9 @@ def undo(visit: Visit) -> Json:
     return _answer(answer)
 
 
-@dataclass(frozen=True)
-class _Wish:
-    """What a correction's body asks for."""
-
-    kind: str
-    person_ids: Sequence[str]
-    face_ids: Sequence[int]
-    name: str | None
-    anyway: bool
-    confirmed: bool
-    as_of: datetime | None
-    shown_under: str | None
-
-
-def _wish(body: dict[str, Any]) -> _Wish:
-    """Raises BodyInvalid, PersonUnknown."""
+def _wish(visit: Visit) -> CorrectionRequest:
+    """What a correction's body asks for. Raises BodyInvalid, PersonUnknown."""
+    body = visit.body
     kind = body.get("kind")
     if not isinstance(kind, str) or kind not in _KINDS:
         raise BodyInvalid(detail=f"kind must be one of {', '.join(_KINDS)}")
@@ -190,16 +164,14 @@ def _wish(body: dict[str, Any]) -> _Wish:
     shown_under = body.get("from")
     if not isinstance(shown_under, (str, type(None))):
         raise BodyInvalid(detail="from must be an id")
-    return _Wish(
-        kind,
-        [checked_person_id(one) for one in persons],
-        [_whole(face, "faces") for face in faces],
-        name,
-        body.get("anyway") is True,
-        body.get("confirm") is True,
-        _moment(body.get("asOf")),
-        None if shown_under is None else checked_person_id(shown_under),
-    )
+    person_ids = [checked_person_id(one) for one in persons]
+    face_ids = [_whole(face, "faces") for face in faces]
+    as_of, seen = _moment(body.get("asOf")), None
+    shown = person_ids if shown_under is None else [*person_ids, checked_person_id(shown_under)]
+    if as_of is not None:
+        seen = Seen(as_of, shown, sorted(visit.session.corrections))
+    change, anyway = PersonChange(name=name), body.get("anyway") is True
+    return CorrectionRequest(*visit.place, kind, person_ids, face_ids, change, anyway, seen=seen)
 
 
 def _whole(value: object, name: str) -> int:
