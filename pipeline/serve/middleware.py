@@ -58,9 +58,7 @@ class RequestMiddleware:
             pass
         except Exception:  # the outermost frame of a request: the server must stay up
             error_log.exception("unexpected error id=%s", request_id(scope))
-            if (
-                scope["state"]["status"] != GONE
-            ):  # an answer has begun already, so that only the connection can be ended
+            if scope["state"]["status"] != GONE:  # an answer has begun: only the connection can be ended
                 raise
             await unexpected_response(scope)(scope, receive, send)
 
