@@ -23,7 +23,6 @@ from pipeline.people.service import IdentityService
 from pipeline.runtime.threads import usable_cores
 from pipeline.serve import handlers
 from pipeline.serve.auth import Authenticator
-from pipeline.serve.body_budget import BodyBudget
 from pipeline.serve.context import Context
 from pipeline.serve.docs import docs, openapi
 from pipeline.serve.hosts import head_check
@@ -76,8 +75,11 @@ def make_app(
     threads = min(room, _POST_THREADS)
     posts = BoundedThreadPool("posts", threads=threads, queue=room - threads)
     calls = BoundedThreadPool("calls", threads=_CALL_THREADS, queue=_CALL_QUEUE)
-    budget = BodyBudget(_MAX_BODIES * serve.max_body_bytes)
-    bodies = BodyReader(max_bytes=serve.max_body_bytes, timeout_s=serve.body_timeout_s, budget=budget)
+    bodies = BodyReader(
+        max_bytes=serve.max_body_bytes,
+        timeout_s=serve.body_timeout_s,
+        total_bytes=_MAX_BODIES * serve.max_body_bytes,
+    )
     metrics = Metrics(
         {
             "directories": ("Directories that hold an identity.", lambda: service.stats().directories),
@@ -86,7 +88,7 @@ def make_app(
             "queued_images": ("Images that wait for the models.", lambda: service.stats().queued_images),
             "pending_posts": ("Posts at work or waiting for a thread.", lambda: posts.pending),
             "pending_calls": ("Other requests at work or waiting for a thread.", lambda: calls.pending),
-            "body_bytes": ("Memory of the bodies in hand.", lambda: budget.taken),
+            "body_bytes": ("Memory of the bodies in hand.", lambda: bodies.budget.taken),
         }
     )
     serializer = Serializer(image_prefix(serve), f"mtcnn, {client.identity.embedder}/{client.identity.weights}")

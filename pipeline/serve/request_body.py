@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import time
-from collections.abc import AsyncIterator
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from starlette.requests import Request
@@ -13,7 +16,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pipeline.errors import BodyInvalid, BodyTimeout, BodyTooLarge, Overloaded
 from pipeline.people.batcher import RETRY_AFTER_S
-from pipeline.serve.body_budget import Body, BodyBudget
 from pipeline.serve.peers import peer_of
 from pipeline.serve.request_parsing import check_form, check_media_type, json_object
 
@@ -23,13 +25,81 @@ _DRAIN_TIMEOUT_S: Final = 10.0
 _DRAIN_IDLE_S: Final = 1.0  # a client that sends nothing for this long waits for the answer
 
 
-class BodyReader:
-    """Reads bodies into memory, as far as the budget has room for them."""
+class BodyBudget:
+    """At most `total` bytes. A byte counts when it arrives, so a body that was only announced takes nothing."""
 
-    def __init__(self, *, max_bytes: int, timeout_s: float, budget: BodyBudget) -> None:
+    def __init__(self, total: int) -> None:
+        self.total = total
+        self.taken = 0
+        self._owners: Counter[tuple[int, str | None]] = Counter()  # bytes by account and peer; peer None: of all peers
+        self._arriving: set[Body] = set()
+        self._numbers = itertools.count()
+
+    def body(self, account_id: int, peer: str) -> Body:
+        """A new body, which counts until it is released."""
+        body = Body(account_id, peer, next(self._numbers))
+        self._arriving.add(body)
+        return body
+
+    def add(self, body: Body, chunk: bytes) -> None:
+        """Adds a chunk to a body. If the budget is spent, an arriving body is dropped first: of the account with the
+        most bytes, there of the peer with the most, and there the one that began last, so that the others get through.
+        Raises Overloaded if that is `body` itself, or was already: a reader that is cancelled as its chunk comes may
+        still add it (asyncio.wait_for of Python before 3.12)."""
+        if body.refused:
+            raise Overloaded(retry_after_s=RETRY_AFTER_S)
+        while self.taken + len(chunk) > self.total:
+            last = max((other for other in self._arriving if other.size or other is body), key=self._claim)
+            if last is body:
+                raise Overloaded(retry_after_s=RETRY_AFTER_S)
+            self.release(last)
+            last.refused = True
+            last.give_way()
+        self._count(body, len(chunk))
+        body.chunks.append(chunk)
+
+    def arrived(self, body: Body) -> None:
+        """The body is whole, and is not dropped any more."""
+        self._arriving.discard(body)
+
+    def release(self, body: Body) -> None:
+        """Frees what the body takes; a second call does nothing."""
+        self._arriving.discard(body)
+        body.chunks.clear()
+        self._count(body, -body.size)
+
+    def _count(self, body: Body, size: int) -> None:
+        body.size += size
+        self.taken += size
+        for owner in ((body.account_id, None), (body.account_id, body.peer)):
+            self._owners[owner] += size
+            if not self._owners[owner]:
+                del self._owners[owner]
+
+    def _claim(self, body: Body) -> tuple[int, int, int]:
+        return self._owners[body.account_id, None], self._owners[body.account_id, body.peer], body.number
+
+
+@dataclass(eq=False)
+class Body:
+    """What has arrived of a body: `size` bytes."""
+
+    account_id: int
+    peer: str
+    number: int  # in the order in which they began
+    size: int = 0
+    chunks: list[bytes] = field(default_factory=list)
+    refused: bool = False  # it was dropped for another
+    give_way: Callable[[], object] = lambda: None  # called then, to end its reading
+
+
+class BodyReader:
+    """Reads bodies into memory, of which all together may take `total_bytes`."""
+
+    def __init__(self, *, max_bytes: int, timeout_s: float, total_bytes: int) -> None:
         self.max_bytes = max_bytes
+        self.budget = BodyBudget(total_bytes)
         self._timeout_s = timeout_s
-        self._budget = budget
 
     @contextlib.asynccontextmanager
     async def body(self, request: Request, account_id: int, max_bytes: int | None = None) -> AsyncIterator[bytes]:
@@ -41,14 +111,14 @@ class BodyReader:
         limit = self.max_bytes if max_bytes is None else max_bytes
         if declared_length(request.scope) > limit:
             raise BodyTooLarge(limit_bytes=limit)
-        body = self._budget.body(account_id, peer_of(request))
+        body = self.budget.body(account_id, peer_of(request))
         try:
             await self._read(request, body, limit)
             data = b"".join(body.chunks)
             body.chunks.clear()  # two copies exist for a moment only
             yield data
         finally:
-            self._budget.release(body)
+            self.budget.release(body)
 
     @contextlib.asynccontextmanager
     async def image(self, request: Request, account_id: int) -> AsyncIterator[bytes]:
@@ -88,13 +158,13 @@ class BodyReader:
             try:
                 chunk = await asyncio.wait_for(anext(chunks), min(self._timeout_s, left_s))
             except StopAsyncIteration:
-                self._budget.arrived(body)
+                self.budget.arrived(body)
                 return
             except asyncio.TimeoutError:
                 raise BodyTimeout(timeout_s=f"{self._timeout_s:g}", bytes_per_s=LEAST_RATE) from None
             if body.size + len(chunk) > limit:
                 raise BodyTooLarge(limit_bytes=limit)
-            self._budget.add(body, chunk)
+            self.budget.add(body, chunk)
 
 
 def declared_length(scope: Scope) -> int:

@@ -1,8 +1,10 @@
-"""The routes of the page."""
+"""The routes of the page, and its own files, which are few and read once."""
 
 from __future__ import annotations
 
-from functools import partial
+import hashlib
+from functools import cache, partial
+from pathlib import Path
 from typing import Final
 
 from starlette.requests import Request
@@ -10,11 +12,22 @@ from starlette.responses import RedirectResponse, Response
 
 from pipeline.errors import RouteUnknown
 from pipeline.serve.middleware import Handler
-from pipeline.serve.ui import browsing, correcting, recognising, reviewing, signing_in, static_files, store_page
+from pipeline.serve.responses import tagged_response
+from pipeline.serve.ui import browsing, correcting, recognising, reviewing, signing_in, store_page
 from pipeline.serve.ui.context import PageContext
 from pipeline.serve.ui.same_site import PREFIX
 
 _API: Final = f"{PREFIX}/api"
+_FOLDER: Final = Path(__file__).parent / "static"
+# By the end of the name; a file of another kind is not served.
+_TYPES: Final = {
+    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".svg": "image/svg+xml",
+    ".txt": "text/plain; charset=utf-8",
+}
+_ASK_EACH_TIME: Final = "no-cache"  # modules name each other without a version, so that each must be the newest
 
 
 def ui_routes(context: PageContext) -> list[tuple[str, str, Handler]]:
@@ -22,8 +35,8 @@ def ui_routes(context: PageContext) -> list[tuple[str, str, Handler]]:
     route, originals = partial(context.route, context.visit), context.originals
     return [
         ("GET", "/", _to_page),
-        ("GET", PREFIX, static_files.page),
-        ("GET", f"{PREFIX}/static/{{path:path}}", static_files.file),
+        ("GET", PREFIX, _page),
+        ("GET", f"{PREFIX}/static/{{path:path}}", _file),
         ("POST", f"{_API}/session", partial(signing_in.sign_in, context)),
         ("GET", f"{_API}/session", partial(signing_in.tell, context)),
         ("DELETE", f"{_API}/session", partial(signing_in.sign_out, context)),
@@ -51,3 +64,27 @@ async def _to_page(request: Request) -> Response:
     if "text/html" not in request.headers.get("accept", ""):
         raise RouteUnknown()
     return RedirectResponse(PREFIX, 303, {"Vary": "Accept"})
+
+
+async def _page(request: Request) -> Response:
+    return _static(request, "index.html")
+
+
+async def _file(request: Request) -> Response:
+    """Raises RouteUnknown."""
+    return _static(request, request.path_params["path"])
+
+
+def _static(request: Request, path: str) -> Response:
+    data = _files().get(path)
+    if data is None:
+        raise RouteUnknown()
+    tag = hashlib.sha256(data).hexdigest()[:32]
+    return tagged_response(request, data, _TYPES[Path(path).suffix], tag, _ASK_EACH_TIME)
+
+
+@cache
+def _files() -> dict[str, bytes]:
+    """Path below the folder -> the file."""
+    paths = [path for path in _FOLDER.rglob("*") if path.suffix in _TYPES]
+    return {path.relative_to(_FOLDER).as_posix(): path.read_bytes() for path in paths}
