@@ -46,7 +46,7 @@ from pipeline.store import make_token, remove_token
 _log = logging.getLogger(__name__)
 
 _MAX_BODY_BYTES: Final = 2**29  # an image of `decode.max_bytes` in base64
-_MAX_CONNECTIONS: Final = 64  # those without the token give way, so that no other user of the machine can take them all
+_MAX_CONNECTIONS: Final = 64  # those without the token are evicted first, so that no other user can take them all
 _START_TIMEOUT_S: Final = 10.0
 _STOP_TIMEOUT_S: Final = 60.0
 
@@ -56,7 +56,7 @@ Answer = Callable[[Request, bytes], object]
 @contextlib.contextmanager
 def open_admin_port(store: Store, password_changed: Callable[[str], None] = lambda _: None) -> Iterator[str]:
     """Opens the admin port of a store and gives its URL. To be opened when its service answers, and closed before the
-    service ends: calls in hand are finished if they don't take long, and the closed store refuses the rest.
+    service ends: calls in progress are finished if they don't take long, and the closed store refuses the rest.
 
     `password_changed` is called with the user id of each account whose password is changed through the port.
     Raises StoreError, StoreUnwritable.

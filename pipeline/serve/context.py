@@ -48,7 +48,7 @@ class Context:
     async def call(self, request: Request) -> Call:
         """Raises Unauthorized, TooManyAttempts, and only then DirectoryRequired, DirectoryInvalid."""
         account_id = await self.auth.account(request)
-        request.state.place.hold()  # until the answer, its connection gives way to no other
+        request.state.place.hold()  # until the answer, its connection cannot be evicted
         return Call(self, request, account_id, directory_name(request))
 
     def route(

@@ -107,7 +107,7 @@ class Acceptor:
         if self._retry is not None:
             self._retry.cancel()
         for place in list(self._opening.values()):
-            place.give_way()
+            place.evict()
 
     async def wait_closed(self) -> None:
         """As asyncio's servers have it; uvicorn waits for the connections itself."""

@@ -45,7 +45,7 @@ class LimitedProtocol(HttpToolsProtocol):  # type: ignore[misc, unused-ignore]
         self._header_bytes = 0  # of the current message
         self._fed = 0  # bytes since the end of the message before
         self._refused = False
-        self._why = _MALFORMED  # the answer where the parser stops
+        self._why = _MALFORMED  # the answer if the parser stops
         self._asks_upgrade = b""
         self._timer: asyncio.TimerHandle | None = None
         self._stall: asyncio.TimerHandle | None = None
@@ -200,7 +200,7 @@ class LimitedProtocol(HttpToolsProtocol):  # type: ignore[misc, unused-ignore]
             self._refuse(*_TIMEOUT)
 
     def _watch_reader(self, waiting: int | None = None) -> None:
-        """Ends the connection where the client has read nothing since `waiting` bytes waited for it."""
+        """Ends the connection if the client has read nothing since `waiting` bytes waited for it."""
         now = self.transport.get_write_buffer_size()
         if waiting is not None and now >= waiting:
             self.transport.abort()

@@ -105,7 +105,7 @@ class BodyReader:
     async def body(self, request: Request, account_id: int, max_bytes: int | None = None) -> AsyncIterator[bytes]:
         """The request's body, which counts against the budget until the block ends.
 
-        Raises BodyTooLarge (for a declared length before anything is read), BodyTimeout, Overloaded where the budget
+        Raises BodyTooLarge (for a declared length before anything is read), BodyTimeout, Overloaded if the budget
         is spent, and ClientDisconnect.
         """
         limit = self.max_bytes if max_bytes is None else max_bytes
@@ -168,7 +168,7 @@ class BodyReader:
 
 
 def declared_length(scope: Scope) -> int:
-    """The Content-Length, 0 where there is none. The HTTP parser lets only whole numbers through."""
+    """The Content-Length, 0 if there is none. The HTTP parser lets only whole numbers through."""
     return next((int(value) for name, value in scope["headers"] if name == b"content-length"), 0)
 
 

@@ -61,7 +61,7 @@ def text_of(data: bytes) -> str:
 
 
 def header_text(request: Request, name: str) -> str | None:
-    """A header's text; None where it is missing or empty."""
+    """A header's text; None if it is missing or empty."""
     key = name.lower().encode()
     value = next((value for header, value in request.scope["headers"] if header == key), b"")
     return text_of(value).strip(" \t") or None
@@ -90,7 +90,7 @@ def check_media_type(request: Request) -> None:
 
 
 def check_form(request: Request, body: bytes) -> None:
-    """Raises MediaTypeUnsupported where a body is called a form and does not begin like an image."""
+    """Raises MediaTypeUnsupported if a body is called a form and does not begin like an image."""
     if _media_type(request) == _FORM and sniff(body[:SNIFF_BYTES]) is None:
         raise MediaTypeUnsupported(expected=_EXPECTED_TYPE)
 
@@ -138,7 +138,7 @@ class Query:
         return number
 
     def number(self, name: str, high: float, *, has_default: bool = True) -> float | None:
-        """A number in [0, high]; None where it is missing, or -1 if that is the default. Raises ParameterInvalid."""
+        """A number in [0, high]; None if it is missing, or -1 if that is the default. Raises ParameterInvalid."""
         return _number(name, self._last.get(name), high, has_default, ParameterInvalid)
 
 
@@ -159,7 +159,7 @@ def finite(text: str) -> float | None:
 
 
 def threshold(request: Request) -> float | None:
-    """The matching threshold T; None where it is missing or empty. Raises HeaderInvalid."""
+    """The matching threshold T; None if it is missing or empty. Raises HeaderInvalid."""
     text = header_text(request, THRESHOLD)
     if text is None:
         return None

@@ -45,7 +45,7 @@ def encoded_response(data: bytes, status: int = 200, headers: Mapping[str, str] 
 
 
 def tagged_response(request: Request, data: bytes, media_type: str, tag: str, caching: str) -> Response:
-    """`data`, or 304 where the client has what goes by this tag."""
+    """`data`, or 304 if the client has the data of this tag."""
     headers = {"ETag": f'"{tag}"', "Cache-Control": caching}
     if _matches(request.headers.get("if-none-match", ""), headers["ETag"]):
         return Response(status_code=304, headers=headers)

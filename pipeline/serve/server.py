@@ -150,7 +150,7 @@ def _warm_up(extractor: BatchExtractor) -> None:
 
 
 def _listeners(settings: ServeSettings, stack: contextlib.ExitStack) -> list[socket.socket]:
-    """One socket per port. Raises UsageError where a port is taken."""
+    """One socket per port. Raises UsageError if a port is taken."""
     if bool(settings.tls_cert) != bool(settings.tls_key):
         raise UsageError(message="TLS needs both --tls-cert and --tls-key.")
     ports = [settings.port] if settings.object_port is None else [settings.port, settings.object_port]

@@ -55,7 +55,7 @@ class PageContext(Context):
         expected = request.headers.get(USER_HEADER)
         if expected is not None and unquote(expected) != session.user:
             raise OtherAccount()
-        request.state.place.hold()  # until the answer, its connection gives way to no other
+        request.state.place.hold()  # until the answer, its connection cannot be evicted
         return session
 
     async def visit(self, request: Request) -> Visit:
