@@ -23,7 +23,6 @@ from importlib.metadata import version
 from typing import Any, Final, get_type_hints
 
 import pyarrow as pa
-import uvicorn
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
@@ -38,7 +37,6 @@ from pipeline.jobs.wire import ARROW, JSON, TOKEN_HEADER, decode, pack, pack_err
 from pipeline.serve.connections import Connections
 from pipeline.serve.hosts import is_loopback
 from pipeline.serve.limited_server import LimitedServer
-from pipeline.serve.protocol import LimitedProtocol
 from pipeline.serve.request_parsing import Query
 from pipeline.serve.serializer import MAX_CHANGES, changes_json
 from pipeline.store import make_token, remove_token
@@ -68,18 +66,8 @@ def open_admin_port(store: Store, password_changed: Callable[[str], None] = lamb
         Route("/admin/call/{name}", _endpoint(partial(_call, store, password_changed)), methods=["POST"]),
     ]
     app = _Guard(Starlette(routes=routes), make_token(store.folder))
-    config = uvicorn.Config(
-        app,
-        http=LimitedProtocol,
-        log_config=None,
-        access_log=False,
-        lifespan="off",
-        ws="none",
-        proxy_headers=False,
-        server_header=False,
-    )
-    listening = threading.Event()
-    server = LimitedServer(config, Connections(_MAX_CONNECTIONS, _MAX_CONNECTIONS), listening.set)
+    listening, connections = threading.Event(), Connections(_MAX_CONNECTIONS, _MAX_CONNECTIONS)
+    server = LimitedServer(app, connections, listening.set, lifespan="off", proxy_headers=False)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         host, port = listener.getsockname()
         url = f"http://{host}:{port}"

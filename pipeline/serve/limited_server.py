@@ -16,6 +16,7 @@ from types import FrameType
 from typing import Any, Final
 
 import uvicorn
+from starlette.types import ASGIApp
 
 from pipeline.errors import UsageError
 from pipeline.serve.connections import Connections, Place
@@ -32,15 +33,19 @@ _log = logging.getLogger(__name__)
 class LimitedServer(uvicorn.Server):
     """A server with places for `connections`. It calls `on_listening` when it accepts connections, and `on_signal` when
     a signal tells it to stop. Then it returns: uvicorn would raise the signal again, and SIGTERM would end the process
-    before the store is closed. Raises UsageError if a port is taken by now."""
+    before the store is closed. `options` are uvicorn's. Raises UsageError if a port is taken by now."""
 
     def __init__(
         self,
-        config: uvicorn.Config,
+        app: ASGIApp,
         connections: Connections,
-        on_listening: Callable[[], None] = lambda: None,
+        on_listening: Callable[[], None],
         on_signal: Callable[[], None] = lambda: None,
+        **options: Any,
     ) -> None:
+        config = uvicorn.Config(
+            app, http=LimitedProtocol, ws="none", log_config=None, access_log=False, server_header=False, **options
+        )
         super().__init__(config)
         self.connections = connections
         self._on_listening = on_listening

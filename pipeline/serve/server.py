@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, Final, NoReturn
 
 import numpy as np
-import uvicorn
 from starlette.types import ASGIApp
 
 from pipeline.config import ServeSettings, Settings
@@ -29,7 +28,6 @@ from pipeline.serve.admin import open_admin_port
 from pipeline.serve.app import make_app, make_authenticator
 from pipeline.serve.connections import PEER_SHARE, Connections, max_connections, raise_file_limit
 from pipeline.serve.limited_server import LimitedServer
-from pipeline.serve.protocol import LimitedProtocol
 from pipeline.serve.serializer import CLOUD
 from pipeline.store import LocalStore
 from pipeline.types import DecodedImage
@@ -111,17 +109,16 @@ def make_server(
 ) -> LimitedServer:
     """A uvicorn server with our limits; it calls `on_listening` when it accepts connections, and `on_signal` when one
     tells it to stop."""
-    config = uvicorn.Config(
+    total = max_connections()
+    server = LimitedServer(
         app,
-        http=LimitedProtocol,
-        ws="none",
+        Connections(total, total // PEER_SHARE, settings.trusted_proxies),
+        on_listening,
+        on_signal,
         lifespan="on",
-        log_config=None,
-        access_log=False,
         # From anybody else they would let a client choose the address that its failures are counted for.
         proxy_headers=settings.trusted_proxies is not None,
         forwarded_allow_ips=settings.trusted_proxies or "",
-        server_header=False,
         backlog=_BACKLOG,
         timeout_keep_alive=_KEEP_ALIVE_S,
         timeout_graceful_shutdown=_STOP_S,
@@ -129,12 +126,10 @@ def make_server(
         ssl_keyfile=settings.tls_key,
     )
     try:
-        config.load()
+        server.config.load()
     except OSError as exc:  # ssl.SSLError is one
         raise UsageError(message=f"The TLS certificate or key cannot be used: {exc}") from exc
-    total = max_connections()
-    connections = Connections(total, total // PEER_SHARE, settings.trusted_proxies)
-    return LimitedServer(config, connections, on_listening, on_signal)
+    return server
 
 
 def _end_now() -> NoReturn:
