@@ -65,7 +65,7 @@ def open_admin_port(store: Store, password_changed: Callable[[str], None] = lamb
         Route("/changes", _endpoint(partial(_changes, store)), methods=["GET"]),
         Route("/admin/call/{name}", _endpoint(partial(_call, store, password_changed)), methods=["POST"]),
     ]
-    app = _Guard(Starlette(routes=routes), make_token(store.folder))
+    app = _guarded(Starlette(routes=routes), make_token(store.folder))
     listening, connections = threading.Event(), Connections(_MAX_CONNECTIONS, _MAX_CONNECTIONS)
     server = LimitedServer(app, connections, listening.set, lifespan="off", proxy_headers=False)
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -145,28 +145,20 @@ async def _body(request: Request) -> bytes:
     return bytes(received)
 
 
-class _Guard:
+def _guarded(app: ASGIApp, token: str) -> ASGIApp:
     """Lets a request pass that comes from this machine, names it as its host, and has the token."""
 
-    def __init__(self, app: ASGIApp, token: str) -> None:
-        self._app = app
-        self._token = token.encode()
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            return
+    async def guarded(scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope)
-        if not self._may_pass(request):
-            await _failed(Forbidden())(scope, receive, send)
-            return
-        request.state.place.hold()
-        await self._app(scope, receive, send)
-
-    def _may_pass(self, request: Request) -> bool:
-        token = request.headers.get(TOKEN_HEADER, "").encode()
-        return (
+        sent = request.headers.get(TOKEN_HEADER, "").encode()
+        may_pass = (
             request.client is not None
             and is_loopback(request.client.host)
             and is_loopback(request.url.hostname or "")
-            and hmac.compare_digest(token, self._token)
+            and hmac.compare_digest(sent, token.encode())
         )
+        if may_pass:
+            request.state.place.hold()
+        await (app if may_pass else _failed(Forbidden()))(scope, receive, send)
+
+    return guarded

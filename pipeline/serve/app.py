@@ -28,7 +28,7 @@ from pipeline.serve.docs import docs, openapi
 from pipeline.serve.hosts import head_check
 from pipeline.serve.metrics import Metrics
 from pipeline.serve.middleware import Handler, RequestMiddleware, error_log, named
-from pipeline.serve.request_body import BodyReader, DrainMiddleware
+from pipeline.serve.request_body import BodyReader, drained
 from pipeline.serve.responses import error_response, request_id
 from pipeline.serve.serializer import CLOUD, Serializer, image_prefix
 from pipeline.serve.thread_pool import BoundedThreadPool
@@ -108,7 +108,7 @@ def make_app(
     app = Starlette(
         routes=_routes([*_contract(context), *(ui_routes(context) if settings.ui.enabled else ())]),
         middleware=[
-            Middleware(DrainMiddleware, max_bytes=_MAX_DRAINED * serve.max_body_bytes),
+            Middleware(drained, max_bytes=_MAX_DRAINED * serve.max_body_bytes),
             Middleware(RequestMiddleware, metrics=metrics, head_error=head_check(serve)),
             *_cors(serve),
         ],

@@ -172,31 +172,29 @@ def declared_length(scope: Scope) -> int:
     return next((int(value) for name, value in scope["headers"] if name == b"content-length"), 0)
 
 
-class DrainMiddleware:
-    """Reads and drops the rest of a body before the answer goes out.
+def drained(app: ASGIApp, *, max_bytes: int) -> ASGIApp:
+    """A middleware that reads and drops the rest of a body before the answer is sent.
 
     A client that is still sending would lose the answer, because the connection would end with a reset. If the rest is
     too large or does not come, the connection is closed after the answer.
     """
 
-    def __init__(self, app: ASGIApp, *, max_bytes: int) -> None:
-        self._app = app
-        self._max_bytes = max_bytes
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
-            await self._app(scope, receive, send)
+            await app(scope, receive, send)
             return
         rest = _RestOfBody(scope, receive)
 
         async def drain_and_send(message: Message) -> None:
             if message["type"] == "http.response.start" and not rest.complete:
-                drained = message["status"] != BodyTimeout.http_status and await rest.drain(self._max_bytes)
-                if not drained:
+                is_timeout = message["status"] == BodyTimeout.http_status
+                if is_timeout or not await rest.drain(max_bytes):
                     message["headers"] = [*message["headers"], (b"connection", b"close")]
             await send(message)
 
-        await self._app(scope, rest.receive, drain_and_send)
+        await app(scope, rest.receive, drain_and_send)
+
+    return answer
 
 
 class _RestOfBody:
