@@ -17,14 +17,12 @@ import json
 import logging
 import socket
 import threading
-import time
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from importlib.metadata import version
 from typing import Any, Final, get_type_hints
 
 import pyarrow as pa
-import uvicorn
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
@@ -39,7 +37,6 @@ from pipeline.jobs.wire import ARROW, JSON, TOKEN_HEADER, decode, pack, pack_err
 from pipeline.serve.connections import Connections
 from pipeline.serve.hosts import is_loopback
 from pipeline.serve.limited_server import LimitedServer
-from pipeline.serve.protocol import LimitedProtocol
 from pipeline.serve.request_parsing import Query
 from pipeline.serve.serializer import MAX_CHANGES, changes_json
 from pipeline.store import make_token, remove_token
@@ -47,7 +44,7 @@ from pipeline.store import make_token, remove_token
 _log = logging.getLogger(__name__)
 
 _MAX_BODY_BYTES: Final = 2**29  # an image of `decode.max_bytes` in base64
-_MAX_CONNECTIONS: Final = 64  # those without the token give way, so that no other user of the machine can take them all
+_MAX_CONNECTIONS: Final = 64  # those without the token are evicted first, so that no other user can take them all
 _START_TIMEOUT_S: Final = 10.0
 _STOP_TIMEOUT_S: Final = 60.0
 
@@ -57,7 +54,7 @@ Answer = Callable[[Request, bytes], object]
 @contextlib.contextmanager
 def open_admin_port(store: Store, password_changed: Callable[[str], None] = lambda _: None) -> Iterator[str]:
     """Opens the admin port of a store and gives its URL. To be opened when its service answers, and closed before the
-    service ends: calls in hand are finished if they don't take long, and the closed store refuses the rest.
+    service ends: calls in progress are finished if they don't take long, and the closed store refuses the rest.
 
     `password_changed` is called with the user id of each account whose password is changed through the port.
     Raises StoreError, StoreUnwritable.
@@ -68,25 +65,17 @@ def open_admin_port(store: Store, password_changed: Callable[[str], None] = lamb
         Route("/changes", _endpoint(partial(_changes, store)), methods=["GET"]),
         Route("/admin/call/{name}", _endpoint(partial(_call, store, password_changed)), methods=["POST"]),
     ]
-    app = _Guard(Starlette(routes=routes), make_token(store.folder))
-    config = uvicorn.Config(
-        app,
-        http=LimitedProtocol,
-        log_config=None,
-        access_log=False,
-        lifespan="off",
-        ws="none",
-        proxy_headers=False,
-        server_header=False,
-    )
-    server = LimitedServer(config, Connections(_MAX_CONNECTIONS, _MAX_CONNECTIONS))
+    app = _guarded(Starlette(routes=routes), make_token(store.folder))
+    listening, connections = threading.Event(), Connections(_MAX_CONNECTIONS, _MAX_CONNECTIONS)
+    server = LimitedServer(app, connections, listening.set, lifespan="off", proxy_headers=False)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         host, port = listener.getsockname()
         url = f"http://{host}:{port}"
         thread = threading.Thread(target=server.run, args=([listener],), name="admin", daemon=True)
         thread.start()
         try:
-            _await_start(server, thread, url)
+            if not listening.wait(_START_TIMEOUT_S):
+                raise StoreError(message=f"The admin listener at {url} did not start.")
             store.local.announce(url)
             yield url
         finally:
@@ -94,14 +83,6 @@ def open_admin_port(store: Store, password_changed: Callable[[str], None] = lamb
             remove_token(store.folder)
             server.should_exit = True
             thread.join(_STOP_TIMEOUT_S)
-
-
-def _await_start(server: LimitedServer, thread: threading.Thread, url: str) -> None:
-    deadline = time.monotonic() + _START_TIMEOUT_S
-    while not server.started:
-        if time.monotonic() > deadline or not thread.is_alive():
-            raise StoreError(message=f"The admin listener at {url} did not start.")
-        time.sleep(0.005)
 
 
 def _changes(store: Store, request: Request, _body: bytes) -> object:
@@ -164,28 +145,20 @@ async def _body(request: Request) -> bytes:
     return bytes(received)
 
 
-class _Guard:
+def _guarded(app: ASGIApp, token: str) -> ASGIApp:
     """Lets a request pass that comes from this machine, names it as its host, and has the token."""
 
-    def __init__(self, app: ASGIApp, token: str) -> None:
-        self._app = app
-        self._token = token.encode()
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            return
+    async def guarded(scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope)
-        if not self._may_pass(request):
-            await _failed(Forbidden())(scope, receive, send)
-            return
-        request.state.place.hold()
-        await self._app(scope, receive, send)
-
-    def _may_pass(self, request: Request) -> bool:
-        token = request.headers.get(TOKEN_HEADER, "").encode()
-        return (
+        sent = request.headers.get(TOKEN_HEADER, "").encode()
+        may_pass = (
             request.client is not None
             and is_loopback(request.client.host)
             and is_loopback(request.url.hostname or "")
-            and hmac.compare_digest(token, self._token)
+            and hmac.compare_digest(sent, token.encode())
         )
+        if may_pass:
+            request.state.place.hold()
+        await (app if may_pass else _failed(Forbidden()))(scope, receive, send)
+
+    return guarded

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable
+from functools import partial
 from typing import Final
 
 from starlette.applications import Starlette
@@ -18,21 +19,20 @@ from starlette.types import Scope
 
 from pipeline.config import ServeSettings, Settings, listed
 from pipeline.errors import FacepipeError, MethodUnknown, RequestError, RouteUnknown, UsageError
-from pipeline.jobs.expectation import calibration_warning
 from pipeline.people.service import IdentityService
 from pipeline.runtime.threads import usable_cores
+from pipeline.serve import handlers
 from pipeline.serve.auth import Authenticator
-from pipeline.serve.body_budget import BodyBudget
-from pipeline.serve.docs import Docs
-from pipeline.serve.handlers import Handlers
-from pipeline.serve.hosts import HeadMiddleware, allowed_hosts
-from pipeline.serve.metrics import Gauges, Metrics
+from pipeline.serve.context import Context
+from pipeline.serve.docs import docs, openapi
+from pipeline.serve.hosts import head_check
+from pipeline.serve.metrics import Metrics
 from pipeline.serve.middleware import Handler, RequestMiddleware, error_log, named
-from pipeline.serve.request_body import BodyReader, DrainMiddleware
+from pipeline.serve.request_body import BodyReader, drained
 from pipeline.serve.responses import error_response, request_id
 from pipeline.serve.serializer import CLOUD, Serializer, image_prefix
 from pipeline.serve.thread_pool import BoundedThreadPool
-from pipeline.serve.ui.context import Context
+from pipeline.serve.ui.context import PageContext
 from pipeline.serve.ui.routes import ui_routes
 from pipeline.serve.ui.sessions import Sessions
 from pipeline.store import LocalStore
@@ -75,20 +75,29 @@ def make_app(
     threads = min(room, _POST_THREADS)
     posts = BoundedThreadPool("posts", threads=threads, queue=room - threads)
     calls = BoundedThreadPool("calls", threads=_CALL_THREADS, queue=_CALL_QUEUE)
-    budget = BodyBudget(_MAX_BODIES * serve.max_body_bytes)
-    bodies = BodyReader(max_bytes=serve.max_body_bytes, timeout_s=serve.body_timeout_s, budget=budget)
-    metrics = Metrics(lambda: _gauges(service, posts, calls, budget))
-    provider = f"mtcnn, {client.identity.embedder}/{client.identity.weights}"
-    serializer = Serializer(image_prefix(serve), provider)
-    at_rest = serve.hosting == CLOUD
-    warning = calibration_warning(client.identity)
-    handlers = Handlers(
-        service, auth, bodies, posts, calls, serializer, metrics, warning, ready, at_rest, serve.changes
+    bodies = BodyReader(
+        max_bytes=serve.max_body_bytes,
+        timeout_s=serve.body_timeout_s,
+        total_bytes=_MAX_BODIES * serve.max_body_bytes,
     )
+    metrics = Metrics(
+        {
+            "directories": ("Directories that hold an identity.", lambda: service.stats().directories),
+            "identities": ("References in the index.", lambda: service.stats().identities),
+            "index_bytes": ("Memory of the index.", lambda: service.stats().index_bytes),
+            "queued_images": ("Images that wait for the models.", lambda: service.stats().queued_images),
+            "pending_posts": ("Posts at work or waiting for a thread.", lambda: posts.pending),
+            "pending_calls": ("Other requests at work or waiting for a thread.", lambda: calls.pending),
+            "body_bytes": ("Memory of the bodies in hand.", lambda: bodies.budget.taken),
+        }
+    )
+    serializer = Serializer(image_prefix(serve), f"mtcnn, {client.identity.embedder}/{client.identity.weights}")
+    originals = BoundedThreadPool("originals", threads=_ORIGINAL_THREADS, queue=_CALL_QUEUE)
     sessions = Sessions(idle_s=settings.ui.idle_s, session_s=settings.ui.session_s)
     auth.on_drop.append(sessions.drop)
-    originals = BoundedThreadPool("originals", threads=_ORIGINAL_THREADS, queue=_CALL_QUEUE)
-    page = ui_routes(Context(service, client, settings, auth, bodies, posts, calls, originals, sessions))
+    context = PageContext(
+        service, client, settings, auth, bodies, posts, calls, serializer, metrics, ready, originals, sessions
+    )
 
     @contextlib.asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
@@ -97,11 +106,10 @@ def make_app(
             pool.close()
 
     app = Starlette(
-        routes=_routes([*_contract(handlers), *(page if settings.ui.enabled else ())]),
+        routes=_routes([*_contract(context), *(ui_routes(context) if settings.ui.enabled else ())]),
         middleware=[
-            Middleware(RequestMiddleware, metrics=metrics),
-            Middleware(DrainMiddleware, max_bytes=_MAX_DRAINED * serve.max_body_bytes),
-            Middleware(HeadMiddleware, is_allowed=allowed_hosts(serve)),
+            Middleware(drained, max_bytes=_MAX_DRAINED * serve.max_body_bytes),
+            Middleware(RequestMiddleware, metrics=metrics, head_error=head_check(serve)),
             *_cors(serve),
         ],
         exception_handlers={FacepipeError: _failed, HTTPException: _unknown},
@@ -127,29 +135,29 @@ def _cors(settings: ServeSettings) -> list[Middleware]:
     ]
 
 
-def _contract(handlers: Handlers) -> list[tuple[str, str, Handler]]:
+def _contract(context: Context) -> list[tuple[str, str, Handler]]:
     """Method, path and handler of each route of the contract, and of the server's health."""
-    docs = Docs()
+    route = partial(context.route, context.call)
     return [
-        ("POST", "/people", handlers.post),
-        ("GET", "/people", handlers.people),
-        ("GET", "/rootpeople", handlers.roots),
-        ("GET", "/people/external/{external_id:path}", handlers.by_external_id),
-        ("GET", "/people/{person_id}", handlers.person),
-        ("PUT", "/people/{person_id}", handlers.put),
-        ("DELETE", "/people/{person_id}", handlers.delete),
-        ("PUT", "/merge", handlers.merge),
-        ("PUT", "/unmerge", handlers.unmerge),
-        ("GET", "/person/{person_id}/face", handlers.face),
-        ("GET", "/obj/imagekey", handlers.image_key),  # before /obj/{guid}: the name is reserved
-        ("GET", "/imagekey", handlers.image_key),
-        ("GET", "/obj/{guid}", handlers.object),
-        ("GET", "/changes", handlers.changes),
+        ("POST", "/people", partial(handlers.post, context)),
+        ("GET", "/people", route(handlers.people)),
+        ("GET", "/rootpeople", route(handlers.roots)),
+        ("GET", "/people/external/{external_id:path}", route(handlers.by_external_id)),
+        ("GET", "/people/{person_id}", route(handlers.person)),
+        ("PUT", "/people/{person_id}", partial(handlers.put, context)),
+        ("DELETE", "/people/{person_id}", route(handlers.delete)),
+        ("PUT", "/merge", route(handlers.merge)),
+        ("PUT", "/unmerge", route(handlers.unmerge)),
+        ("GET", "/person/{person_id}/face", route(handlers.face)),
+        ("GET", "/obj/imagekey", route(handlers.image_key)),  # before /obj/{guid}: the name is reserved
+        ("GET", "/imagekey", route(handlers.image_key)),
+        ("GET", "/obj/{guid}", route(handlers.stored_object)),
+        ("GET", "/changes", route(handlers.changes)),
         ("GET", "/healthz", handlers.healthz),
-        ("GET", "/readyz", handlers.readyz),
-        ("GET", "/metrics", handlers.scrape),
-        ("GET", "/docs", docs.page),
-        ("GET", "/openapi.json", docs.openapi),
+        ("GET", "/readyz", partial(handlers.readyz, context)),
+        ("GET", "/metrics", partial(handlers.metrics, context)),
+        ("GET", "/docs", docs),
+        ("GET", "/openapi.json", openapi),
     ]
 
 
@@ -179,16 +187,3 @@ def _allowed_methods(scope: Scope) -> list[str]:
     """The methods of all routes with this path: Starlette itself names those of the first route only."""
     routes = [route for route in scope["app"].routes if route.matches(scope)[0] is not Match.NONE]
     return sorted({method for route in routes for method in route.methods})
-
-
-def _gauges(service: IdentityService, posts: BoundedThreadPool, calls: BoundedThreadPool, bodies: BodyBudget) -> Gauges:
-    stats = service.stats()
-    return {
-        "directories": ("Directories that hold an identity.", stats.directories),
-        "identities": ("References in the index.", stats.identities),
-        "index_bytes": ("Memory of the index.", stats.index_bytes),
-        "queued_images": ("Images that wait for the models.", stats.queued_images),
-        "pending_posts": ("Posts at work or waiting for a thread.", posts.pending),
-        "pending_calls": ("Other requests at work or waiting for a thread.", calls.pending),
-        "body_bytes": ("Memory of the bodies in hand.", bodies.taken),
-    }

@@ -30,7 +30,7 @@ from starlette.requests import Request
 from pipeline.errors import TooManyAttempts, Unauthorized
 from pipeline.serve.peers import peer_of
 from pipeline.serve.request_parsing import header_text
-from pipeline.serve.thread_pool import FairThreadPool
+from pipeline.serve.thread_pool import BoundedThreadPool
 from pipeline.store import Credentials, verify_password
 
 HEADER: Final = "X-RPC-AUTHORIZATION"
@@ -54,7 +54,7 @@ class FailedChecks:
         self._clock = clock
         self._windows: OrderedDict[tuple[str, bytes], _Window] = OrderedDict()  # the first to end comes first
         self._users: Counter[str] = Counter()  # of each peer
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     def __len__(self) -> int:
         return len(self._windows)
@@ -62,12 +62,19 @@ class FailedChecks:
     def refuse(self, peer: str, user: bytes) -> None:
         """Raises TooManyAttempts if the user and peer have no attempt left."""
         with self._lock:
-            self._refuse(peer, user)
+            now = self._clock()
+            while self._windows and now >= next(iter(self._windows.values())).end:
+                self._drop(*next(iter(self._windows)))
+            window = self._windows.get((peer, user))
+            if window is None and self._users[peer] >= _MAX_OF_PEER:
+                raise TooManyAttempts(retry_after_s=round(WINDOW_S))
+            if window is not None and window.failures >= MAX_FAILURES:
+                raise TooManyAttempts(retry_after_s=max(1, round(window.end - now)))
 
     def begin(self, peer: str, user: bytes) -> None:
         """Counts a check that starts now as failed, so that checks at the same time count too. Raises as `refuse`."""
         with self._lock:
-            self._refuse(peer, user)
+            self.refuse(peer, user)
             if (peer, user) not in self._windows:
                 self._windows[peer, user] = _Window(self._clock() + WINDOW_S)
                 self._users[peer] += 1
@@ -81,16 +88,6 @@ class FailedChecks:
                 window.failures -= 1
                 if not window.failures:
                     self._drop(peer, user)
-
-    def _refuse(self, peer: str, user: bytes) -> None:
-        now = self._clock()
-        while self._windows and now >= next(iter(self._windows.values())).end:
-            self._drop(*next(iter(self._windows)))
-        window = self._windows.get((peer, user))
-        if window is None and self._users[peer] >= _MAX_OF_PEER:
-            raise TooManyAttempts(retry_after_s=round(WINDOW_S))
-        if window is not None and window.failures >= MAX_FAILURES:
-            raise TooManyAttempts(retry_after_s=max(1, round(window.end - now)))
 
     def _drop(self, peer: str, user: bytes) -> None:
         del self._windows[peer, user]
@@ -121,8 +118,8 @@ class Authenticator:
     ) -> None:
         self._lookup = lookup
         self._clock = clock
-        self._known_checks = FairThreadPool("auth-known", threads=threads, queue=queue)
-        self._new_checks = FairThreadPool("auth", threads=threads, queue=queue)
+        self._known_checks = BoundedThreadPool("auth-known", threads=threads, queue=queue)
+        self._new_checks = BoundedThreadPool("auth", threads=threads, queue=queue)
         self._secret = os.urandom(32)
         self._verified: OrderedDict[bytes, tuple[str, int, float]] = OrderedDict()
         self._failures = FailedChecks(clock)
@@ -156,7 +153,7 @@ class Authenticator:
             with self._lock:
                 checks = self._known_checks if digest in self._verified else self._new_checks
             check = functools.partial(self._check, user_id, password, peer, user, digest)
-            task = asyncio.create_task(checks.run(peer, check))
+            task = asyncio.create_task(checks.run(check, peer))
             self._running[digest] = task
             task.add_done_callback(lambda _: self._running.pop(digest))
         # A client that leaves must not cancel the check that others wait for.

@@ -1,10 +1,10 @@
 """The places for connections: how many there are, and which connection gives its place away when they are taken.
 
-A connection has its place from the moment it is accepted, so a TLS handshake counts too. It holds the place while it
-has a request of a verified account in hand. At any other time it gives way to a new connection: of the same peer where
-the peer has its share of the places, or, where all places are taken, of the peer with the most of such connections; the
-one first that has been idle for longest. Where none of them can give way, the new connection gets a place of a small
-reserve, where only the server's health is answered.
+A connection has its place from the moment it is accepted, so a TLS handshake counts too. It holds the place while a
+request of a verified account is in progress. At any other time a new connection may evict it. If the new one's peer has
+its share of the places, the new one evicts that peer's connection that has been idle for longest. If all places are
+taken, it evicts the longest idle connection of the peer with the most idle ones. If none can be evicted, the new
+connection gets a place of a small reserve, which only serves the server's health.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class _Peer:
 
     name: str
     count: int = 0
-    idle: dict[Place, None] = field(default_factory=dict)  # those that would give way; the longest idle one first
+    idle: dict[Place, None] = field(default_factory=dict)  # those that can be evicted; the longest idle one first
 
 
 class Place:
@@ -60,20 +60,16 @@ class Place:
     def __init__(self, places: Places, peer: _Peer) -> None:
         self._places = places
         self._peer = peer
+        self.reserved = places.reserved  # only the server's health is answered here
         self._left = False
         self.end: Callable[[], None] = lambda: None
 
-    @property
-    def reserved(self) -> bool:
-        """Whether only the server's health is answered here."""
-        return self._places.reserved
-
     def hold(self) -> None:
-        """The connection has a request of a verified account in hand."""
+        """A request of a verified account is in progress: the connection cannot be evicted."""
         self._peer.idle.pop(self, None)
 
     def release(self) -> None:
-        """It has none any more, and is idle from now on."""
+        """The request is answered: the connection is idle from now on."""
         if not self._left:
             self._peer.idle.pop(self, None)
             self._peer.idle[self] = None
@@ -84,7 +80,7 @@ class Place:
             self._left = True
             self._places.free(self, self._peer)
 
-    def give_way(self) -> None:
+    def evict(self) -> None:
         self.leave()
         self.end()
 
@@ -100,8 +96,8 @@ class Places:
         self._peers: dict[str, _Peer] = {}
 
     def take(self, name: str, *, is_proxy: bool = False) -> Place | None:
-        """A place for a connection of this peer; a proxy stands for many. None where those are held that could give
-        way."""
+        """A place for a connection of this peer; a proxy has those of many clients. None if no connection can be
+        evicted."""
         peer = self._peers.get(name) or _Peer(name)
         crowd = None
         if peer.count >= self.per_peer and not is_proxy:
@@ -111,7 +107,7 @@ class Places:
         if crowd is not None:
             if not crowd.idle:
                 return None
-            next(iter(crowd.idle)).give_way()
+            next(iter(crowd.idle)).evict()
         self._peers[name] = peer
         peer.count += 1
         self.taken += 1
@@ -128,8 +124,8 @@ class Places:
 
 
 class Connections:
-    """The places of one server. `proxies` are the networks of trusted proxies, separated by commas: the limit per peer
-    is not theirs."""
+    """The places of one server. `proxies` are the networks of trusted proxies, separated by commas. They have no limit
+    per peer."""
 
     def __init__(self, total: int, per_peer: int, proxies: str | None = None) -> None:
         self.places = Places(total, per_peer)
@@ -137,7 +133,7 @@ class Connections:
         self._proxies = [ipaddress.ip_network(network) for network in listed(proxies)] if proxies else []
 
     def admit(self, host: str) -> Place | None:
-        """A place for a new connection from this address. None where even the reserve is held."""
+        """A place for a new connection from this address. None if even the reserve is full."""
         is_proxy = self._is_proxy(host)
         peer = host if is_proxy else site(host)  # a proxy's connections are not its neighbours'
         place = self.places.take(peer, is_proxy=is_proxy)

@@ -1,13 +1,13 @@
 """/openapi.json, and /docs: the same description as one page without scripts or anything from other hosts.
 
-The description is `openapi.yaml`; `docs.html` is the template of the page.
+The description is `openapi.yaml`; `docs.html` is the template of the page. Both answers are made at the first request.
 """
 
 from __future__ import annotations
 
 import json
 import shlex
-from functools import cached_property
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
@@ -24,23 +24,18 @@ _FILES: Final = Path(__file__).parent
 _PERSON: Final = ("X-RPC-PERSON-NAME", "X-RPC-EXTERNAL-ID")  # which an insertion needs
 
 
-class Docs:
-    """The routes /openapi.json and /docs. Both documents are made at their first request."""
+async def openapi(_: Request) -> Response:
+    return encoded_response(_encoded())
 
-    async def openapi(self, _: Request) -> Response:
-        return encoded_response(self._description)
 
-    async def page(self, _: Request) -> Response:
-        policy = "default-src 'none'; style-src 'unsafe-inline'"
-        return Response(self._page, headers={"Content-Security-Policy": policy}, media_type="text/html")
+@cache
+def _encoded() -> bytes:
+    return json_bytes(description())
 
-    @cached_property
-    def _description(self) -> bytes:
-        return json_bytes(description())
 
-    @cached_property
-    def _page(self) -> str:
-        return page(description())
+async def docs(_: Request) -> Response:
+    policy = "default-src 'none'; style-src 'unsafe-inline'"
+    return Response(page(), headers={"Content-Security-Policy": policy}, media_type="text/html")
 
 
 def description() -> Json:
@@ -54,12 +49,13 @@ def description() -> Json:
     return document
 
 
-def page(document: Json) -> str:
-    """An OpenAPI document as HTML."""
+@cache
+def page() -> str:
+    """The same as HTML."""
     from jinja2 import Environment, FileSystemLoader
 
     environment = Environment(loader=FileSystemLoader(_FILES), autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    return environment.get_template("docs.html").render(document=document, curl=_curl, dumps=json.dumps)
+    return environment.get_template("docs.html").render(document=description(), curl=_curl, dumps=json.dumps)
 
 
 def _curl(verb: str, path: str, route: Json) -> str:

@@ -11,11 +11,10 @@ import re
 from collections.abc import Callable
 from typing import Final
 
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Scope
 
 from pipeline.config import ANY, ServeSettings, listed
 from pipeline.errors import HeaderRepeated, HostInvalid, HostRequired, HostUnknown, RequestError
-from pipeline.serve.responses import error_response
 
 HEALTH: Final = frozenset({b"/healthz", b"/readyz", b"/metrics"})  # probes call them by any name
 _ONCE: Final = {
@@ -61,36 +60,28 @@ def allowed_hosts(settings: ServeSettings) -> Callable[[str], bool]:
     return is_loopback if is_loopback(settings.host) and settings.trusted_proxies is None else lambda _: True
 
 
-class HeadMiddleware:
-    """Refuses a request whose Host is missing, malformed or not allowed, or that has a header twice of which one may
-    count."""
+def head_check(settings: ServeSettings) -> Callable[[Scope], RequestError | None]:
+    """Why a request is refused: its Host is missing, malformed or not allowed, or it has a header twice of which one
+    may count."""
+    is_allowed = allowed_hosts(settings)
 
-    def __init__(self, app: ASGIApp, *, is_allowed: Callable[[str], bool]) -> None:
-        self._app = app
-        self._is_allowed = is_allowed
-        self._host_error = functools.lru_cache(maxsize=_KEPT_HOSTS)(self._error_of_host)
+    @functools.lru_cache(_KEPT_HOSTS)
+    def host_error(host: bytes) -> type[RequestError] | None:
+        name = host_name(host.decode("latin-1"))
+        if name is None:
+            return HostInvalid
+        return None if is_allowed(name) else HostUnknown
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        error = self._error(scope) if scope["type"] == "http" else None
-        if error is None:
-            await self._app(scope, receive, send)
-        else:
-            await error_response(scope, error, {"Connection": "close"})(scope, receive, send)
-
-    def _error(self, scope: Scope) -> RequestError | None:
+    def head_error(scope: Scope) -> RequestError | None:
         sent = [name for name, _ in scope["headers"]]
         for name, shown in _ONCE.items():
             if sent.count(name) > 1:
                 return HeaderRepeated(name=shown)
         if b"host" not in sent:  # HTTP/1.0 has no such header, and probes of load balancers still speak it
             return None if scope["http_version"] == "1.0" else HostRequired()
-        error = self._host_error(scope["headers"][sent.index(b"host")][1])
+        error = host_error(scope["headers"][sent.index(b"host")][1])
         if error is None or (error is HostUnknown and is_health(scope["raw_path"])):
             return None
         return error()
 
-    def _error_of_host(self, host: bytes) -> type[RequestError] | None:
-        name = host_name(host.decode("latin-1"))
-        if name is None:
-            return HostInvalid
-        return None if self._is_allowed(name) else HostUnknown
+    return head_error

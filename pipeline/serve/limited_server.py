@@ -8,12 +8,15 @@ import asyncio.sslproto
 import contextlib
 import functools
 import logging
+import signal
 import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from types import FrameType
 from typing import Any, Final
 
 import uvicorn
+from starlette.types import ASGIApp
 
 from pipeline.errors import UsageError
 from pipeline.serve.connections import Connections, Place
@@ -28,32 +31,55 @@ _log = logging.getLogger(__name__)
 
 
 class LimitedServer(uvicorn.Server):
-    """A server with places for `connections`. Raises UsageError where a port is taken by now."""
+    """A server with places for `connections`. It calls `on_listening` when it accepts connections, and `on_signal` when
+    a signal tells it to stop. Then it returns: uvicorn would raise the signal again, and SIGTERM would end the process
+    before the store is closed. `options` are uvicorn's. Raises UsageError if a port is taken by now."""
 
-    def __init__(self, config: uvicorn.Config, connections: Connections) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        connections: Connections,
+        on_listening: Callable[[], None],
+        on_signal: Callable[[], None] = lambda: None,
+        **options: Any,
+    ) -> None:
+        config = uvicorn.Config(
+            app, http=LimitedProtocol, ws="none", log_config=None, access_log=False, server_header=False, **options
+        )
         super().__init__(config)
         self.connections = connections
+        self._on_listening = on_listening
+        self._on_signal = on_signal
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         for listener in sockets or []:
-            self._listen(listener)
+            try:
+                listener.listen(self.config.backlog)
+            except OSError as exc:  # somebody else listens there since the socket was bound
+                host, port = listener.getsockname()[:2]
+                raise UsageError(message=f"Nothing can listen at {host} port {port}: {exc.strerror}.") from exc
         await super().startup([])
-        self.servers = [self._acceptor(listener) for listener in sockets or []]  # type: ignore[misc]
+        make_protocol = functools.partial(
+            LimitedProtocol, config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+        )
+        self.servers = [
+            Acceptor(listener, self.connections, make_protocol, self.config.ssl)  # type: ignore[misc]
+            for listener in sockets or []
+        ]
+        self._on_listening()
 
-    def _listen(self, listener: socket.socket) -> None:
-        try:
-            listener.listen(self.config.backlog)
-        except OSError as exc:  # somebody else listens there since the socket was bound
-            host, port = listener.getsockname()[:2]
-            raise UsageError(message=f"Nothing can listen at {host} port {port}: {exc.strerror}.") from exc
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        if self.should_exit:  # the second signal
+            signal.signal(sig, signal.SIG_DFL)
+            signal.raise_signal(sig)
+        super().handle_exit(sig, frame)
+        self._on_signal()
 
-    def _acceptor(self, listener: socket.socket) -> Acceptor:
-        def make_protocol(place: Place) -> LimitedProtocol:
-            return LimitedProtocol(
-                config=self.config, server_state=self.server_state, app_state=self.lifespan.state, place=place
-            )
-
-        return Acceptor(listener, self.connections, make_protocol, self.config.ssl)
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        with super().capture_signals():
+            yield
+            self._captured_signals.clear()
 
 
 class Acceptor:
@@ -63,7 +89,7 @@ class Acceptor:
         self,
         listener: socket.socket,
         connections: Connections,
-        make_protocol: Callable[[Place], asyncio.Protocol],
+        make_protocol: Callable[..., asyncio.Protocol],
         tls: ssl.SSLContext | None,
     ) -> None:
         self._listener = listener
@@ -86,7 +112,7 @@ class Acceptor:
         if self._retry is not None:
             self._retry.cancel()
         for place in list(self._opening.values()):
-            place.give_way()
+            place.evict()
 
     async def wait_closed(self) -> None:
         """As asyncio's servers have it; uvicorn waits for the connections itself."""
@@ -120,7 +146,7 @@ class Acceptor:
         task.add_done_callback(self._opened)
 
     async def _open(self, connection: socket.socket, place: Place) -> None:
-        protocol = self._make_protocol(place)
+        protocol = self._make_protocol(place=place)
         if self._tls is None:
             await self._loop.connect_accepted_socket(lambda: protocol, connection)
             return

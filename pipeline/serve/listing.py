@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import re2  # type: ignore[import-untyped]
@@ -14,7 +10,8 @@ import re2  # type: ignore[import-untyped]
 from pipeline.errors import ParameterInvalid
 from pipeline.people.types import PersonView
 from pipeline.people.views import epoch_ms
-from pipeline.serve.client_parameters import REFUSED_FILTERS
+from pipeline.serve.client_parameters import REFUSED_FILTERS, check_refused
+from pipeline.serve.cursors import Key, cursor, cursor_key
 from pipeline.serve.request_parsing import Query
 from pipeline.store import PersonRecord
 from pipeline.texts import MAX_TEXT, nfc, same_name
@@ -23,7 +20,6 @@ PEOPLE_COUNT: Final = 1_000  # on a page of `GET /people`, unless `count` says a
 ROOTS_COUNT: Final = 100  # of `GET /rootpeople`
 MAX_PATTERN: Final = 1_000  # characters
 _PATTERN_BYTES: Final = 1 << 20  # the memory a compiled pattern may take
-_CHECK_BYTES: Final = 6
 SORT_ORDERS: Final = {"ascending": False, "descending": True, "asc": False, "desc": True}  # whether it descends
 # Filters by equality, with the field of a record that each looks at.
 EQUALITIES: Final = {
@@ -36,8 +32,6 @@ EQUALITIES: Final = {
     "groups": "groups",
 }
 
-# The position of a record in the order of a listing: its sort key, then its number in the order of insertion.
-Place = tuple[str | int, int]
 _INSERTION: Final = ""
 _KEYS: Final[dict[str, Callable[[PersonView], str | int]]] = {
     _INSERTION: lambda view: 0,  # noqa: ARG005
@@ -47,79 +41,61 @@ _KEYS: Final[dict[str, Callable[[PersonView], str | int]]] = {
 }
 
 
-@dataclass(frozen=True)
-class Page:
-    """A part of a listing. `next_state` is the cursor of the next page, None on the last."""
+def page(
+    query: Query, views: Sequence[PersonView], default_count: int
+) -> tuple[Sequence[PersonView], dict[str, str | int]]:
+    """What a query asks of `views`, which come in the order of insertion; and where that stands among all that it
+    finds, as the answer says. Raises ParameterInvalid, ParameterUnsupported."""
+    check_refused(REFUSED_FILTERS, query)
+    sort = query.text("sort") or _INSERTION
+    key = _KEYS.get(sort, _KEYS[_INSERTION])
 
-    views: Sequence[PersonView]
-    start_index: int
-    total: int
-    next_state: str | None
+    def place(view: PersonView) -> Key:
+        return key(view), view.record.seq
+
+    descending = _descending(query.text("sort-order"))
+    order = [sort if sort in _KEYS else _INSERTION, descending]
+    start = query.whole("start-index", 0, 0)
+    state = query.text("startIndexState")
+    after = _after(state, order) if state else None
+    count = query.whole("count", default_count, 0)
+    chosen = sorted(_filtered(query, views), key=place, reverse=descending)
+    if after is None:
+        start = min(start, len(chosen))
+    else:  # behind the cursor: insertions and deletions since the page before shift nothing
+        start = sum(place(view) >= after if descending else place(view) <= after for view in chosen)
+    end = start + count if count else len(chosen)
+    listed = chosen[start:end]
+    position: dict[str, str | int] = {"startIndex": start}
+    if end < len(chosen):
+        position["nextIndexState"] = cursor(order, place(chosen[end - 1]))
+    return listed, position | {"countReturned": len(listed), "totalCount": len(chosen)}
 
 
-@dataclass(frozen=True)
-class Listing:
-    """The parameters of a listing."""
+def _filtered(query: Query, views: Sequence[PersonView]) -> list[PersonView]:
+    """Raises ParameterInvalid."""
+    name_matches = _pattern(query.text("name-pattern"))
+    external_ids = frozenset(query.all("external-id"))
+    short_id = (_text(query, "short-id") or "").lower()
+    equalities = {field: value for name, field in EQUALITIES.items() if (value := _text(query, name))}
 
-    sort: str
-    descending: bool
-    start: int
-    after: Place | None
-    count: int  # 0: all
-    name_matches: Callable[[str], bool] | None
-    external_ids: frozenset[str]
-    short_id: str  # the first letters of the id
-    equalities: Mapping[str, str]  # field -> value
-
-    @classmethod
-    def from_query(cls, query: Query, default_count: int) -> Listing:
-        """Raises ParameterInvalid, ParameterUnsupported."""
-        REFUSED_FILTERS.check(query)
-        sort = query.text("sort") or _INSERTION
-        sort = sort if sort in _KEYS else _INSERTION
-        descending = _descending(query.text("sort-order"))
-        state = query.text("startIndexState")
-        return cls(
-            sort=sort,
-            descending=descending,
-            start=query.whole("start-index", 0, 0),
-            after=_place(state, sort, descending) if state else None,
-            count=query.whole("count", default_count, 0),
-            name_matches=_pattern(query.text("name-pattern")),
-            external_ids=frozenset(query.all("external-id")),
-            short_id=(_text(query, "short-id") or "").lower(),
-            equalities={field: value for name, field in EQUALITIES.items() if (value := _text(query, name))},
+    def passes(record: PersonRecord) -> bool:
+        return (
+            (not external_ids or record.external_id in external_ids)
+            and record.person_id.startswith(short_id)
+            and all(_has(record, field, value) for field, value in equalities.items())
+            and (name_matches is None or (record.name is not None and name_matches(record.name)))
         )
 
-    def page(self, views: Sequence[PersonView]) -> Page:
-        """The page of `views`, which come in the order of insertion."""
-        chosen = sorted(filter(self._passes, views), key=self._place, reverse=self.descending)
-        start = self._start(chosen)
-        end = start + self.count if self.count else len(chosen)
-        more = end < len(chosen)
-        next_state = _state(self._place(chosen[end - 1]), self.sort, self.descending) if more else None
-        return Page(chosen[start:end], start, len(chosen), next_state)
+    return [view for view in views if passes(view.record)]
 
-    def _passes(self, view: PersonView) -> bool:
-        record = view.record
-        if self.external_ids and record.external_id not in self.external_ids:
-            return False
-        if not record.person_id.startswith(self.short_id):
-            return False
-        if not all(_has(record, field, value) for field, value in self.equalities.items()):
-            return False
-        return self.name_matches is None or (record.name is not None and self.name_matches(record.name))
 
-    def _start(self, chosen: Sequence[PersonView]) -> int:
-        """The first index behind the cursor. Insertions and deletions since the page before shift nothing."""
-        if self.after is None:
-            return min(self.start, len(chosen))
-        after = self.after
-        places = map(self._place, chosen)
-        return sum(place >= after if self.descending else place <= after for place in places)
-
-    def _place(self, view: PersonView) -> Place:
-        return _KEYS[self.sort](view), view.record.seq
+def _after(state: str, order: Sequence[object]) -> Key:
+    """Raises ParameterInvalid if `state` is no cursor, or the cursor of another order."""
+    place = cursor_key(state, order, ("" if order[0] == "name" else 0, 0))
+    if place is None:
+        raise ParameterInvalid(name="startIndexState", expected="a nextIndexState of the same listing")
+    return place
 
 
 def _has(record: PersonRecord, field: str, wanted: str) -> bool:
@@ -162,33 +138,3 @@ def _pattern(pattern: str | None) -> Callable[[str], bool] | None:
         expected = f"a regular expression (RE2 syntax) of at most {MAX_PATTERN:,} characters"
         raise ParameterInvalid(name="name-pattern", expected=expected) from None
     return lambda name: compiled.search(nfc(name)) is not None
-
-
-def _state(place: Place, sort: str, descending: bool) -> str:
-    """An opaque cursor. Its checksum reveals mistakes in copying."""
-    data = json.dumps([sort, descending, *place]).encode()
-    return base64.urlsafe_b64encode(_checksum(data) + data).decode().rstrip("=")
-
-
-def _place(state: str, sort: str, descending: bool) -> Place:
-    """Raises ParameterInvalid where `state` is no cursor, or the cursor of another order."""
-    key_type = str if sort == "name" else int
-    match _unpacked(state):
-        case [its_sort, its_descending, key, int(seq)] if (its_sort, its_descending) == (sort, descending):
-            if isinstance(key, key_type):
-                return key, seq
-    raise ParameterInvalid(name="startIndexState", expected="a nextIndexState of the same listing")
-
-
-def _unpacked(state: str) -> object:
-    """The JSON in a cursor; None where the checksum is wrong."""
-    try:
-        raw = base64.b64decode(state + "=" * (-len(state) % 4), altchars=b"-_", validate=True)
-        check, data = raw[:_CHECK_BYTES], raw[_CHECK_BYTES:]
-        return json.loads(data) if check == _checksum(data) else None
-    except (ValueError, RecursionError):  # binascii.Error is a ValueError
-        return None
-
-
-def _checksum(data: bytes) -> bytes:
-    return hashlib.sha256(b"rootpeople" + data).digest()[:_CHECK_BYTES]

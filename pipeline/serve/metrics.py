@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, generate_latest
-from prometheus_client.core import GaugeMetricFamily
-from prometheus_client.registry import Collector
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 
 from pipeline.people.types import PostResult
 
@@ -15,16 +13,15 @@ _LATENCY_BUCKETS_S: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE"})
 UNMATCHED: Final = "unmatched"  # the label of requests to no route: a client must not be able to make labels
 
-Gauges = Mapping[str, tuple[str, float]]
-
 
 class Metrics:
-    """The counters of one server. `gauges` is called at each scrape and returns name -> (help, value)."""
+    """The counters of one server. `gauges`: name -> its help, and what gives its value at each scrape."""
 
-    def __init__(self, gauges: Callable[[], Gauges]) -> None:
+    def __init__(self, gauges: Mapping[str, tuple[str, Callable[[], float]]]) -> None:
         self._registry = CollectorRegistry()
         ProcessCollector(registry=self._registry)
-        self._registry.register(_GaugeCollector(gauges))
+        for name, (description, value) in gauges.items():
+            Gauge(f"facepipe_{name}", description, registry=self._registry).set_function(value)
         self._requests = self._counter("requests", "Requests answered.", ("method", "route", "status"))
         self._latency = Histogram(
             "facepipe_request_seconds",
@@ -60,15 +57,3 @@ class Metrics:
 
     def _counter(self, name: str, description: str, labels: tuple[str, ...] = ()) -> Counter:
         return Counter(f"facepipe_{name}", description, labels, registry=self._registry)
-
-
-class _GaugeCollector(Collector):
-    def __init__(self, gauges: Callable[[], Gauges]) -> None:
-        self._gauges = gauges
-
-    def describe(self) -> list[GaugeMetricFamily]:
-        return []  # called at registration, when the gauges may not exist yet
-
-    def collect(self) -> Iterator[GaugeMetricFamily]:
-        for name, (description, value) in self._gauges().items():
-            yield GaugeMetricFamily(f"facepipe_{name}", description, value=value)

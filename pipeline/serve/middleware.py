@@ -1,19 +1,21 @@
-"""Wraps every request: gives it an id, logs and counts it, and answers 500 where nothing else caught an error."""
+"""Wraps every request: gives it an id, checks its head, logs and counts it, and answers 500 if nothing else caught an
+error."""
 
 from __future__ import annotations
 
 import logging
 import os
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from pipeline.errors import RequestError
 from pipeline.serve.metrics import UNMATCHED, Metrics
-from pipeline.serve.responses import SECURE, request_id, unexpected_response
+from pipeline.serve.responses import SECURE, error_response, request_id, unexpected_response
 from pipeline.serve.ui.same_site import page_headers
 
 Handler = Callable[[Request], Awaitable[Response]]
@@ -24,40 +26,44 @@ GONE: Final = 499  # the status in the log and the metrics where the client went
 
 
 class RequestMiddleware:
-    """The outermost middleware. The access log never contains the value of a header, a query, or a person's id."""
+    """Around all handlers; `head_error` tells why a request is refused by its head. The access log never contains the
+    value of a header, a query, or a person's id."""
 
-    def __init__(self, app: ASGIApp, *, metrics: Metrics) -> None:
+    def __init__(self, app: ASGIApp, *, metrics: Metrics, head_error: Callable[[Scope], RequestError | None]) -> None:
         self._app = app
         self._metrics = metrics
+        self._head_error = head_error
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         start = time.monotonic()
-        scope["state"] = {**scope.get("state", {}), "request_id": os.urandom(8).hex()}
+        made = {"request_id": os.urandom(8).hex(), "route": UNMATCHED, "status": GONE}
+        scope["state"] = {**scope.get("state", {}), **made}
         _same_route_without_slash(scope)
-        secure = SECURE[scope["scheme"] == "https"]
-        answer = _AnswerSender(send, request_id(scope), secure, page_headers(scope["path"]))
         try:
-            await self._guarded(scope, receive, answer)
+            await self._answered(scope, receive, _with_headers(scope, send))
         finally:
-            self._record(scope, answer.status, time.monotonic() - start)
+            self._record(scope, time.monotonic() - start)
 
-    async def _guarded(self, scope: Scope, receive: Receive, answer: _AnswerSender) -> None:
+    async def _answered(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            await self._app(scope, receive, answer)
+            error = self._head_error(scope)
+            if error is None:
+                await self._app(scope, receive, send)
+            else:
+                await error_response(scope, error, {"Connection": "close"})(scope, receive, send)
         except ClientDisconnect:
             pass
         except Exception:  # the outermost frame of a request: the server must stay up
             error_log.exception("unexpected error id=%s", request_id(scope))
-            if answer.status != GONE:  # an answer has begun already, so that only the connection can be ended
+            if scope["state"]["status"] != GONE:  # an answer has begun: only the connection can be ended
                 raise
-            await unexpected_response(scope)(scope, receive, answer)
+            await unexpected_response(scope)(scope, receive, send)
 
-    def _record(self, scope: Scope, status: int, seconds: float) -> None:
-        route = scope["state"].get("route", UNMATCHED)
-        method = scope["method"]
+    def _record(self, scope: Scope, seconds: float) -> None:
+        route, status, method = scope["state"]["route"], scope["state"]["status"], scope["method"]
         self._metrics.answered(method, route, status, seconds)
         client = scope["client"][0] if scope.get("client") else "-"  # behind a trusted proxy, the one that it names
         access_log.info(
@@ -71,26 +77,23 @@ class RequestMiddleware:
         )
 
 
-class _AnswerSender:
-    """Sends an answer with the headers that all answers have, and those of `defaults` that it has not, and remembers
-    its status."""
+def _with_headers(scope: Scope, send: Send) -> Send:
+    """`send`, which adds to an answer the headers that all answers have, and those of the page that it lacks. It notes
+    the status."""
+    fixed = [(b"x-request-id", request_id(scope).encode()), (b"x-content-type-options", b"nosniff")]
+    fixed += SECURE[scope["scheme"] == "https"]
+    defaults = page_headers(scope["path"])
 
-    def __init__(
-        self, send: Send, request_id: str, secure: Sequence[tuple[bytes, bytes]], defaults: Mapping[bytes, bytes]
-    ) -> None:
-        self._send = send
-        self._defaults = defaults
-        self._headers = [(b"x-request-id", request_id.encode()), (b"x-content-type-options", b"nosniff"), *secure]
-        self.status = GONE
-
-    async def __call__(self, message: Message) -> None:
+    async def send_with_headers(message: Message) -> None:
         if message["type"] == "http.response.start":
-            self.status = message["status"]
+            scope["state"]["status"] = message["status"]
             own = message.get("headers", ())
             names = {name for name, _ in own}
-            defaults = [(name, value) for name, value in self._defaults.items() if name not in names]
-            message["headers"] = [*own, *defaults, *self._headers]
-        await self._send(message)
+            missing = [(name, value) for name, value in defaults.items() if name not in names]
+            message["headers"] = [*own, *missing, *fixed]
+        await send(message)
+
+    return send_with_headers
 
 
 def named(route: str, handler: Handler) -> Handler:

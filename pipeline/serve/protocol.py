@@ -18,7 +18,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from pipeline.people.batcher import RETRY_AFTER_S
 from pipeline.serve.connections import Place
 from pipeline.serve.hosts import is_health
-from pipeline.serve.responses import MEDIA_TYPE, SECURE, error_body, json_bytes
+from pipeline.serve.responses import SECURE, error_body, json_response
 
 MAX_HEADER_BYTES: Final = 64 * 1024  # the request line, the headers, and the trailers
 HEADER_TIMEOUT_S: Final = 10.0
@@ -45,7 +45,7 @@ class LimitedProtocol(HttpToolsProtocol):  # type: ignore[misc, unused-ignore]
         self._header_bytes = 0  # of the current message
         self._fed = 0  # bytes since the end of the message before
         self._refused = False
-        self._why = _MALFORMED  # the answer where the parser stops
+        self._why = _MALFORMED  # the answer if the parser stops
         self._asks_upgrade = b""
         self._timer: asyncio.TimerHandle | None = None
         self._stall: asyncio.TimerHandle | None = None
@@ -200,7 +200,7 @@ class LimitedProtocol(HttpToolsProtocol):  # type: ignore[misc, unused-ignore]
             self._refuse(*_TIMEOUT)
 
     def _watch_reader(self, waiting: int | None = None) -> None:
-        """Ends the connection where the client has read nothing since `waiting` bytes waited for it."""
+        """Ends the connection if the client has read nothing since `waiting` bytes waited for it."""
         now = self.transport.get_write_buffer_size()
         if waiting is not None and now >= waiting:
             self.transport.abort()
@@ -209,15 +209,9 @@ class LimitedProtocol(HttpToolsProtocol):  # type: ignore[misc, unused-ignore]
 
 
 def _raw_answer(status: int, body: dict[str, Any], is_secure: bool) -> bytes:
-    data = json_bytes(body)
-    lines = [
-        f"content-type: {MEDIA_TYPE}",
-        f"content-length: {len(data)}",
-        "cache-control: no-store",
-        "connection: close",
-        *(f"{name.decode()}: {value.decode()}" for name, value in SECURE[is_secure]),
-        *([f"retry-after: {RETRY_AFTER_S}"] if status == HTTPStatus.SERVICE_UNAVAILABLE else []),
-        "",
-        "",
-    ]
-    return STATUS_LINE[status] + "\r\n".join(lines).encode() + data
+    headers = {"Connection": "close"}
+    if status == HTTPStatus.SERVICE_UNAVAILABLE:
+        headers["Retry-After"] = str(RETRY_AFTER_S)
+    answer = json_response(body, status, headers)
+    lines = [b"%s: %s" % header for header in (*answer.raw_headers, *SECURE[is_secure])]
+    return STATUS_LINE[status] + b"\r\n".join([*lines, b"", b""]) + bytes(answer.body)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import time
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from starlette.requests import Request
@@ -13,7 +16,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pipeline.errors import BodyInvalid, BodyTimeout, BodyTooLarge, Overloaded
 from pipeline.people.batcher import RETRY_AFTER_S
-from pipeline.serve.body_budget import Body, BodyBudget
 from pipeline.serve.peers import peer_of
 from pipeline.serve.request_parsing import check_form, check_media_type, json_object
 
@@ -23,30 +25,100 @@ _DRAIN_TIMEOUT_S: Final = 10.0
 _DRAIN_IDLE_S: Final = 1.0  # a client that sends nothing for this long waits for the answer
 
 
-class BodyReader:
-    """Reads bodies into memory, as far as the budget has room for them."""
+class BodyBudget:
+    """At most `total` bytes. A byte counts when it arrives, so a body that was only announced takes nothing."""
 
-    def __init__(self, *, max_bytes: int, timeout_s: float, budget: BodyBudget) -> None:
+    def __init__(self, total: int) -> None:
+        self.total = total
+        self.taken = 0
+        self._owners: Counter[tuple[int, str | None]] = Counter()  # bytes by account and peer; peer None: of all peers
+        self._arriving: set[Body] = set()
+        self._numbers = itertools.count()
+
+    def body(self, account_id: int, peer: str) -> Body:
+        """A new body, which counts until it is released."""
+        body = Body(account_id, peer, next(self._numbers))
+        self._arriving.add(body)
+        return body
+
+    def add(self, body: Body, chunk: bytes) -> None:
+        """Adds a chunk to a body. If the budget is spent, an arriving body is dropped first: of the account with the
+        most bytes, there of the peer with the most, and there the one that began last, so that the others get through.
+        Raises Overloaded if that is `body` itself, or was already: a reader that is cancelled as its chunk comes may
+        still add it (asyncio.wait_for of Python before 3.12)."""
+        if body.refused:
+            raise Overloaded(retry_after_s=RETRY_AFTER_S)
+        while self.taken + len(chunk) > self.total:
+            last = max((other for other in self._arriving if other.size or other is body), key=self._claim)
+            if last is body:
+                raise Overloaded(retry_after_s=RETRY_AFTER_S)
+            self.release(last)
+            last.refused = True
+            last.give_way()
+        self._count(body, len(chunk))
+        body.chunks.append(chunk)
+
+    def arrived(self, body: Body) -> None:
+        """The body is whole, and is not dropped any more."""
+        self._arriving.discard(body)
+
+    def release(self, body: Body) -> None:
+        """Frees what the body takes; a second call does nothing."""
+        self._arriving.discard(body)
+        body.chunks.clear()
+        self._count(body, -body.size)
+
+    def _count(self, body: Body, size: int) -> None:
+        body.size += size
+        self.taken += size
+        for owner in ((body.account_id, None), (body.account_id, body.peer)):
+            self._owners[owner] += size
+            if not self._owners[owner]:
+                del self._owners[owner]
+
+    def _claim(self, body: Body) -> tuple[int, int, int]:
+        return self._owners[body.account_id, None], self._owners[body.account_id, body.peer], body.number
+
+
+@dataclass(eq=False)
+class Body:
+    """What has arrived of a body: `size` bytes."""
+
+    account_id: int
+    peer: str
+    number: int  # in the order in which they began
+    size: int = 0
+    chunks: list[bytes] = field(default_factory=list)
+    refused: bool = False  # it was dropped for another
+    give_way: Callable[[], object] = lambda: None  # called then, to end its reading
+
+
+class BodyReader:
+    """Reads bodies into memory, of which all together may take `total_bytes`."""
+
+    def __init__(self, *, max_bytes: int, timeout_s: float, total_bytes: int) -> None:
         self.max_bytes = max_bytes
+        self.budget = BodyBudget(total_bytes)
         self._timeout_s = timeout_s
-        self._budget = budget
 
     @contextlib.asynccontextmanager
     async def body(self, request: Request, account_id: int, max_bytes: int | None = None) -> AsyncIterator[bytes]:
         """The request's body, which counts against the budget until the block ends.
 
-        Raises BodyTooLarge (for a declared length before anything is read), BodyTimeout, Overloaded where the budget
+        Raises BodyTooLarge (for a declared length before anything is read), BodyTimeout, Overloaded if the budget
         is spent, and ClientDisconnect.
         """
         limit = self.max_bytes if max_bytes is None else max_bytes
         if declared_length(request.scope) > limit:
             raise BodyTooLarge(limit_bytes=limit)
-        body = self._budget.body(account_id, peer_of(request))
+        body = self.budget.body(account_id, peer_of(request))
         try:
             await self._read(request, body, limit)
-            yield body.joined()
+            data = b"".join(body.chunks)
+            body.chunks.clear()  # two copies exist for a moment only
+            yield data
         finally:
-            self._budget.release(body)
+            self.budget.release(body)
 
     @contextlib.asynccontextmanager
     async def image(self, request: Request, account_id: int) -> AsyncIterator[bytes]:
@@ -78,59 +150,51 @@ class BodyReader:
             raise
 
     async def _collect(self, request: Request, body: Body, limit: int) -> None:
-        async for chunk in _timely(request.stream(), self._timeout_s):
+        """Raises BodyTimeout if no chunk comes for the timeout, or if they fall behind LEAST_RATE by as much: a slow
+        upload gets through while it moves."""
+        chunks, begun = request.stream(), time.monotonic()
+        while True:
+            left_s = begun + self._timeout_s + body.size / LEAST_RATE - time.monotonic()
+            try:
+                chunk = await asyncio.wait_for(anext(chunks), min(self._timeout_s, left_s))
+            except StopAsyncIteration:
+                self.budget.arrived(body)
+                return
+            except asyncio.TimeoutError:
+                raise BodyTimeout(timeout_s=f"{self._timeout_s:g}", bytes_per_s=LEAST_RATE) from None
             if body.size + len(chunk) > limit:
                 raise BodyTooLarge(limit_bytes=limit)
-            body.add(chunk)
-        self._budget.arrived(body)
-
-
-async def _timely(chunks: AsyncGenerator[bytes, None], timeout_s: float) -> AsyncIterator[bytes]:
-    """The chunks of a body. Raises BodyTimeout where none comes for `timeout_s`, or where they fall behind LEAST_RATE
-    by as much: a slow upload gets through while it moves."""
-    begun, size = time.monotonic(), 0
-    while True:
-        left_s = begun + timeout_s + size / LEAST_RATE - time.monotonic()
-        try:
-            chunk = await asyncio.wait_for(chunks.__anext__(), min(timeout_s, left_s))
-        except StopAsyncIteration:
-            return
-        except asyncio.TimeoutError:
-            raise BodyTimeout(timeout_s=f"{timeout_s:g}", bytes_per_s=LEAST_RATE) from None
-        size += len(chunk)
-        yield chunk
+            self.budget.add(body, chunk)
 
 
 def declared_length(scope: Scope) -> int:
-    """The Content-Length, 0 where there is none. The HTTP parser lets only whole numbers through."""
+    """The Content-Length, 0 if there is none. The HTTP parser lets only whole numbers through."""
     return next((int(value) for name, value in scope["headers"] if name == b"content-length"), 0)
 
 
-class DrainMiddleware:
-    """Reads and drops the rest of a body before the answer goes out.
+def drained(app: ASGIApp, *, max_bytes: int) -> ASGIApp:
+    """A middleware that reads and drops the rest of a body before the answer is sent.
 
     A client that is still sending would lose the answer, because the connection would end with a reset. If the rest is
     too large or does not come, the connection is closed after the answer.
     """
 
-    def __init__(self, app: ASGIApp, *, max_bytes: int) -> None:
-        self._app = app
-        self._max_bytes = max_bytes
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
-            await self._app(scope, receive, send)
+            await app(scope, receive, send)
             return
         rest = _RestOfBody(scope, receive)
 
         async def drain_and_send(message: Message) -> None:
             if message["type"] == "http.response.start" and not rest.complete:
-                drained = message["status"] != BodyTimeout.http_status and await rest.drain(self._max_bytes)
-                if not drained:
+                is_timeout = message["status"] == BodyTimeout.http_status
+                if is_timeout or not await rest.drain(max_bytes):
                     message["headers"] = [*message["headers"], (b"connection", b"close")]
             await send(message)
 
-        await self._app(scope, rest.receive, drain_and_send)
+        await app(scope, rest.receive, drain_and_send)
+
+    return answer
 
 
 class _RestOfBody:

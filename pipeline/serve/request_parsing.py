@@ -22,6 +22,7 @@ from pipeline.errors import (
     MediaTypeUnsupported,
     ParameterInvalid,
     PersonUnknown,
+    RequestError,
 )
 from pipeline.extraction.images.files import SNIFF_BYTES, sniff
 from pipeline.people.types import PostRequest
@@ -60,7 +61,7 @@ def text_of(data: bytes) -> str:
 
 
 def header_text(request: Request, name: str) -> str | None:
-    """A header's text; None where it is missing or empty."""
+    """A header's text; None if it is missing or empty."""
     key = name.lower().encode()
     value = next((value for header, value in request.scope["headers"] if header == key), b"")
     return text_of(value).strip(" \t") or None
@@ -89,7 +90,7 @@ def check_media_type(request: Request) -> None:
 
 
 def check_form(request: Request, body: bytes) -> None:
-    """Raises MediaTypeUnsupported where a body is called a form and does not begin like an image."""
+    """Raises MediaTypeUnsupported if a body is called a form and does not begin like an image."""
     if _media_type(request) == _FORM and sniff(body[:SNIFF_BYTES]) is None:
         raise MediaTypeUnsupported(expected=_EXPECTED_TYPE)
 
@@ -137,17 +138,18 @@ class Query:
         return number
 
     def number(self, name: str, high: float, *, has_default: bool = True) -> float | None:
-        """A number in [0, high]; None where it is missing, or -1 if that is the default. Raises ParameterInvalid."""
-        text = self._last.get(name)
-        if text is None:
-            return None
-        number = finite(text)
-        if has_default and number == _DEFAULT:
-            return None
-        if number is None or not 0 <= number <= high:
-            or_default = ", or -1 for the default" if has_default else ""
-            raise ParameterInvalid(name=name, expected=f"a number in [0, {high:g}]{or_default}")
-        return number
+        """A number in [0, high]; None if it is missing, or -1 if that is the default. Raises ParameterInvalid."""
+        return _number(name, self._last.get(name), high, has_default, ParameterInvalid)
+
+
+def _number(name: str, text: str | None, high: float, has_default: bool, invalid: type[RequestError]) -> float | None:
+    number = None if text is None else finite(text)
+    if text is None or (has_default and number == _DEFAULT):
+        return None
+    if number is None or not 0 <= number <= high:
+        or_default = ", or -1 for the default" if has_default else ""
+        raise invalid(name=name, expected=f"a number in [0, {high:g}]{or_default}")
+    return number
 
 
 def finite(text: str) -> float | None:
@@ -157,7 +159,7 @@ def finite(text: str) -> float | None:
 
 
 def threshold(request: Request) -> float | None:
-    """The matching threshold T; None where it is missing or empty. Raises HeaderInvalid."""
+    """The matching threshold T; None if it is missing or empty. Raises HeaderInvalid."""
     text = header_text(request, THRESHOLD)
     if text is None:
         return None
@@ -170,13 +172,9 @@ def threshold(request: Request) -> float | None:
 def _min_size(request: Request, query: Query) -> float:
     """In pixels; the query wins over the header, unless it is -1."""
     asked = query.number("min-size", MAX_SIZE_PX)
-    text = header_text(request, MIN_SIZE)
-    if asked is not None or text is None:
-        return asked or 0.0
-    number = finite(text)
-    if number is None or not (number == _DEFAULT or 0 <= number <= MAX_SIZE_PX):
-        raise HeaderInvalid(name=MIN_SIZE, expected=f"a number in [0, {MAX_SIZE_PX:g}], or -1 for the default")
-    return max(number, 0.0)
+    if asked is None:
+        asked = _number(MIN_SIZE, header_text(request, MIN_SIZE), MAX_SIZE_PX, True, HeaderInvalid)
+    return asked or 0.0
 
 
 def _update_person_id(query: Query, update: bool) -> str | None:

@@ -45,7 +45,7 @@ def encoded_response(data: bytes, status: int = 200, headers: Mapping[str, str] 
 
 
 def tagged_response(request: Request, data: bytes, media_type: str, tag: str, caching: str) -> Response:
-    """`data`, or 304 where the client has what goes by this tag."""
+    """`data`, or 304 if the client has the data of this tag."""
     headers = {"ETag": f'"{tag}"', "Cache-Control": caching}
     if _matches(request.headers.get("if-none-match", ""), headers["ETag"]):
         return Response(status_code=304, headers=headers)
@@ -70,16 +70,17 @@ def error_body(status: int, reason: str, message: str, path: str, verb: str) -> 
     }
 
 
-def error_response(scope: Scope, error: FacepipeError, headers: dict[str, str] | None = None) -> Response:
+def error_response(scope: Scope, error: FacepipeError, headers: Mapping[str, str] | None = None) -> Response:
     """The response to a request that failed with `error`."""
     message = _MESSAGES.get(type(error)) or (str(error) if isinstance(error, _PUBLIC) else _hidden(scope))
-    more = {name: error.fields[name] for name in error.shown}
-    return _response(scope, error.http_status, error.code, message, _headers(error) | (headers or {}), more)
+    body = error_body(error.http_status, error.code, message, sent_path(scope), scope["method"])
+    body |= {name: error.fields[name] for name in error.shown}
+    return json_response(body, error.http_status, {**_headers(error), **(headers or {})})
 
 
 def unexpected_response(scope: Scope) -> Response:
     """The response to a request that failed with an error nobody foresaw."""
-    return _response(scope, 500, UNEXPECTED, _hidden(scope), {}, {})
+    return json_response(error_body(500, UNEXPECTED, _hidden(scope), sent_path(scope), scope["method"]), 500)
 
 
 def request_id(scope: Scope) -> str:
@@ -91,13 +92,6 @@ def sent_path(scope: Scope) -> str:
     """The path as the client sent it, without the query."""
     raw: bytes = scope.get("raw_path") or scope["path"].encode()
     return raw.decode("latin-1")
-
-
-def _response(
-    scope: Scope, status: int, reason: str, message: str, headers: dict[str, str], more: Mapping[str, Any]
-) -> Response:
-    body = error_body(status, reason, message, sent_path(scope), scope["method"])
-    return json_response({**body, **more}, status, headers)
 
 
 def _hidden(scope: Scope) -> str:

@@ -9,14 +9,12 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import FrameType
 from typing import Any, Final, NoReturn
 
 import numpy as np
-import uvicorn
 from starlette.types import ASGIApp
 
 from pipeline.config import ServeSettings, Settings
@@ -30,7 +28,6 @@ from pipeline.serve.admin import open_admin_port
 from pipeline.serve.app import make_app, make_authenticator
 from pipeline.serve.connections import PEER_SHARE, Connections, max_connections, raise_file_limit
 from pipeline.serve.limited_server import LimitedServer
-from pipeline.serve.protocol import LimitedProtocol
 from pipeline.serve.serializer import CLOUD
 from pipeline.store import LocalStore
 from pipeline.types import DecodedImage
@@ -112,17 +109,16 @@ def make_server(
 ) -> LimitedServer:
     """A uvicorn server with our limits; it calls `on_listening` when it accepts connections, and `on_signal` when one
     tells it to stop."""
-    config = uvicorn.Config(
+    total = max_connections()
+    server = LimitedServer(
         app,
-        http=LimitedProtocol,
-        ws="none",
+        Connections(total, total // PEER_SHARE, settings.trusted_proxies),
+        on_listening,
+        on_signal,
         lifespan="on",
-        log_config=None,
-        access_log=False,
         # From anybody else they would let a client choose the address that its failures are counted for.
         proxy_headers=settings.trusted_proxies is not None,
         forwarded_allow_ips=settings.trusted_proxies or "",
-        server_header=False,
         backlog=_BACKLOG,
         timeout_keep_alive=_KEEP_ALIVE_S,
         timeout_graceful_shutdown=_STOP_S,
@@ -130,45 +126,10 @@ def make_server(
         ssl_keyfile=settings.tls_key,
     )
     try:
-        config.load()
+        server.config.load()
     except OSError as exc:  # ssl.SSLError is one
         raise UsageError(message=f"The TLS certificate or key cannot be used: {exc}") from exc
-    total = max_connections()
-    connections = Connections(total, total // PEER_SHARE, settings.trusted_proxies)
-    return _Server(config, connections, on_listening, on_signal)
-
-
-class _Server(LimitedServer):
-    """Calls back when it listens, and returns after a signal. uvicorn would raise the signal again, and SIGTERM would
-    then end the process before the store is closed."""
-
-    def __init__(
-        self,
-        config: uvicorn.Config,
-        connections: Connections,
-        on_listening: Callable[[], None],
-        on_signal: Callable[[], None],
-    ) -> None:
-        super().__init__(config, connections)
-        self._on_listening = on_listening
-        self._on_signal = on_signal
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        self._on_listening()
-
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        if self.should_exit:  # the second signal
-            signal.signal(sig, signal.SIG_DFL)
-            signal.raise_signal(sig)
-        super().handle_exit(sig, frame)
-        self._on_signal()
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        with super().capture_signals():
-            yield
-            self._captured_signals.clear()
+    return server
 
 
 def _end_now() -> NoReturn:
@@ -184,7 +145,7 @@ def _warm_up(extractor: BatchExtractor) -> None:
 
 
 def _listeners(settings: ServeSettings, stack: contextlib.ExitStack) -> list[socket.socket]:
-    """One socket per port. Raises UsageError where a port is taken."""
+    """One socket per port. Raises UsageError if a port is taken."""
     if bool(settings.tls_cert) != bool(settings.tls_key):
         raise UsageError(message="TLS needs both --tls-cert and --tls-key.")
     ports = [settings.port] if settings.object_port is None else [settings.port, settings.object_port]

@@ -1,5 +1,5 @@
 """Every name that clients know with an empty, a neutral, a meaningful and a bad value over a real server: each is done,
-harmless or refused as serve/client_parameters.py says. `test_every_name_has_its_cases` counts them."""
+harmless or refused as known_parameters.py says. `test_every_name_has_its_cases` counts them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from pipeline.serve.client_parameters import POST_PEOPLE, ClientParameter
+from pipeline.serve.client_parameters import REFUSED_FILTERS, REFUSED_IN_POSTS
 from pipeline.serve.docs import description
 from tests.serve.conformance.client import (
     ANNA,
@@ -24,6 +24,7 @@ from tests.serve.conformance.client import (
     assert_error,
 )
 from tests.serve.conformance.photos import other, pair, photo, poor
+from tests.serve.known_parameters import FILTERS, POST_PEOPLE, ClientParameter
 
 ROWS = {row.name: row for row in POST_PEOPLE}
 KINDS = ("empty", "neutral", "meaningful", "bad")
@@ -189,6 +190,8 @@ def test_every_name_has_its_cases(record_property: Callable[[str, object], None]
     assert len(CASES) == len(KINDS) * len(POST_PEOPLE)
     described = {parameter["name"] for parameter in description()["paths"]["/people"]["post"]["parameters"]}
     assert set(DONE) <= described
+    for rows, refused in ((POST_PEOPLE, REFUSED_IN_POSTS), (FILTERS, REFUSED_FILTERS)):
+        assert {row.stem: row.neutral for row in rows if row.verdict == "refused"} == refused
     record_property("cases", len(CASES))
 
 

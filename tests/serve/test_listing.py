@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 import pytest
@@ -13,8 +14,8 @@ from hypothesis import strategies as st
 
 from pipeline.errors import ParameterInvalid
 from pipeline.people.types import PersonView
-from pipeline.serve import listing as module
-from pipeline.serve.listing import Listing, Page
+from pipeline.serve.cursors import _checksum
+from pipeline.serve.listing import page as page_of
 from pipeline.serve.request_parsing import Query
 from tests.serve.asking import make_request
 from tests.store.store_samples import person
@@ -37,8 +38,17 @@ VIEWS = [
 ]
 
 
+@dataclass(frozen=True)
+class Page:
+    views: Sequence[PersonView]
+    start_index: int
+    next_state: str | None
+
+
 def page(query: str, views: list[PersonView] | None = None) -> Page:
-    return Listing.from_query(Query(make_request(query=query)), 100).page(VIEWS if views is None else views)
+    listed, position = page_of(Query(make_request(query=query)), VIEWS if views is None else views, 100)
+    state = position.get("nextIndexState")
+    return Page(listed, int(position["startIndex"]), None if state is None else str(state))
 
 
 def seqs(listed: Page) -> list[int]:
@@ -97,7 +107,7 @@ def test_a_page_goes_on_after_insertions_and_deletions() -> None:
 
 def forged(value: object) -> str:
     data = json.dumps(value).encode()
-    return base64.urlsafe_b64encode(module._checksum(data) + data).decode()
+    return base64.urlsafe_b64encode(_checksum(data) + data).decode()
 
 
 @pytest.mark.parametrize(

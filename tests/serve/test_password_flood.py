@@ -14,7 +14,7 @@ import pytest
 
 from pipeline.errors import Overloaded
 from pipeline.serve import auth
-from pipeline.serve.thread_pool import FairThreadPool
+from pipeline.serve.thread_pool import BoundedThreadPool
 from pipeline.store.catalog import accounts
 from tests.serve.connecting import Clients, head
 from tests.serve.live import LiveServer
@@ -70,9 +70,9 @@ def test_peers_take_turns() -> None:
     order: list[str] = []
 
     async def flooded() -> list[object]:
-        pool = FairThreadPool("test", threads=1, queue=3)
+        pool = BoundedThreadPool("test", threads=1, queue=3)
         try:
-            calls = [pool.run(peer, functools.partial(order.append, peer)) for peer in "aaaaabbc"]
+            calls = [pool.run(functools.partial(order.append, peer), peer) for peer in "aaaaabbc"]
             return await asyncio.gather(*calls, return_exceptions=True)
         finally:
             pool.close()
@@ -87,13 +87,13 @@ def test_a_cancelled_call_has_its_thread_until_it_is_done() -> None:
     done = threading.Event()
 
     async def cancelled() -> None:
-        pool = FairThreadPool("test", threads=1, queue=3)
+        pool = BoundedThreadPool("test", threads=1, queue=3)
         try:
-            first = asyncio.create_task(pool.run("a", done.wait))
+            first = asyncio.create_task(pool.run(done.wait, "a"))
             await asyncio.sleep(0)
             first.cancel()
             await asyncio.wait([first])
-            calls = [asyncio.create_task(pool.run(peer, functools.partial(order.append, peer))) for peer in "aab"]
+            calls = [asyncio.create_task(pool.run(functools.partial(order.append, peer), peer)) for peer in "aab"]
             await asyncio.sleep(0)
             done.set()
             await asyncio.gather(*calls)

@@ -12,12 +12,12 @@ from typing import Any
 import httpx
 import pytest
 
-from pipeline.serve.client_parameters import FILTERS
 from pipeline.serve.docs import description
 from pipeline.serve.listing import EQUALITIES
 from pipeline.serve.person_parsing import COMPUTED_FIELDS
 from tests.serve.conformance.client import UNKNOWN_ID, Account, Directory, Json, assert_error
 from tests.serve.conformance.photos import other, photo
+from tests.serve.known_parameters import FILTERS
 
 KINDS = ("neutral", "meaningful", "bad")
 LISTINGS = ("/people", "/rootpeople")

@@ -33,9 +33,9 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from pipeline.extraction.extractor import BatchExtractor
-from pipeline.serve.client_parameters import FILTERS, POST_PEOPLE, ClientParameter
 from pipeline.serve.docs import description
 from tests.serve.conformance.photos import faceless, pair, photo
+from tests.serve.known_parameters import FILTERS, POST_PEOPLE, ClientParameter
 from tests.serve.live import PASSWORD, LiveServer, credentials, live_server
 
 EXAMPLES = int(os.environ.get("SCHEMA_EXAMPLES", "600"))

@@ -8,7 +8,9 @@ from typing import Any
 from urllib.parse import quote
 
 from pipeline.jobs.people import PersonRow
-from pipeline.serve.ui.context import Context, Visitor, stamp
+from pipeline.serve.context import Json
+from pipeline.serve.ui.context import PageContext, Visit, stamp
+from pipeline.serve.ui.sessions import Session
 
 
 def gate_json(center_pose: float, sharpness: float, contrast: float) -> dict[str, float]:
@@ -16,71 +18,66 @@ def gate_json(center_pose: float, sharpness: float, contrast: float) -> dict[str
     return {"centerPose": center_pose, "sharpness": sharpness, "contrast": contrast}
 
 
-def address(visitor: Visitor, path: str) -> str:
-    """Of something of the visitor's directory."""
-    return f"/ui/api/{path}?directory={quote(visitor.directory, safe='')}"
+def directories_json(context: PageContext, session: Session) -> list[Json]:
+    """Of the session's account."""
+    rows = context.store.directories()
+    return [{"name": row.name, "identities": row.identities} for row in rows if row.account_id == session.account_id]
 
 
-def picture_address(visitor: Visitor, guid: str | None) -> str | None:
+def address(visit: Visit, path: str) -> str:
+    """Of something of the visited directory."""
+    return f"/ui/api/{path}?directory={quote(visit.directory, safe='')}"
+
+
+def picture_address(visit: Visit, guid: str | None) -> str | None:
     """Of a stored picture."""
-    return None if guid is None else address(visitor, f"pictures/{guid}")
+    return None if guid is None else address(visit, f"pictures/{guid}")
 
 
-def people_json(context: Context, visitor: Visitor, rows: Iterable[PersonRow]) -> list[dict[str, Any]]:
+def people_json(visit: Visit, rows: Iterable[PersonRow]) -> list[Json]:
     rows = list(rows)
-    pictures = context.service.pictures(*visitor.place, [row.person_id for row in rows])
-    return [_person_json(row, picture_address(visitor, pictures.get(row.person_id))) for row in rows]
+    pictures = visit.service.pictures(*visit.place, [row.person_id for row in rows])
+    return [
+        {
+            "id": row.person_id,
+            **({} if row.name is None else {"name": row.name}),
+            **({} if row.external_id is None else {"externalId": row.external_id}),
+            "photos": row.photos,
+            "faces": row.faces,
+            "merged": row.merged,
+            "hidden": row.hidden,
+            "addedAt": stamp(row.added_at),
+            "picture": picture_address(visit, pictures.get(row.person_id)),
+        }
+        for row in rows
+    ]
 
 
-def _person_json(row: PersonRow, picture: str | None) -> dict[str, Any]:
-    return {
-        "id": row.person_id,
-        **({} if row.name is None else {"name": row.name}),
-        **({} if row.external_id is None else {"externalId": row.external_id}),
-        "photos": row.photos,
-        "faces": row.faces,
-        "merged": row.merged,
-        "hidden": row.hidden,
-        "addedAt": stamp(row.added_at),
-        "picture": picture,
-    }
-
-
-def face_json(context: Context, visitor: Visitor, row: Mapping[str, Any]) -> dict[str, Any]:
-    """Of a row of `faces_page`."""
-    path, shown = row["path"], context.photos.may_show(row["path"])
-    cut = address(visitor, f"faces/{row['face_id']}/picture") if shown else None
-    return {
+def face_json(visit: Visit, row: Mapping[str, Any]) -> Json:
+    """Of a row of `faces_page`. Where the photo lies is told only if the photo itself may be shown."""
+    path, width, height = row["path"], row["width"], row["height"]
+    shown = visit.context.photos.may_show(path)
+    cut = address(visit, f"faces/{row['face_id']}/picture") if shown else None
+    face = {
         "id": row["face_id"],
         "person": row["person_id"],
         **({} if row["similarity_score"] is None else {"score": row["similarity_score"]}),
         "quality": row["quality"],
         "reference": row["reference"],
         "stated": row["stated"],
-        "box": _fractions(row),
-        "picture": picture_address(visitor, row["image_guid"]) or cut,
-        **({} if path is None else {"photo": _photo_json(visitor, row, shown=shown)}),
+        "box": box_fractions((row["x1"], row["y1"], row["x2"], row["y2"]), width, height) if width and height else None,
+        "picture": picture_address(visit, row["image_guid"]) or cut,
     }
-
-
-def _photo_json(visitor: Visitor, row: Mapping[str, Any], *, shown: bool) -> dict[str, Any]:
-    """Where it lies is told only where the photo itself may be shown."""
-    return {
-        "id": row["media_id"],
-        "name": PurePath(row["path"]).name,
-        **({"path": row["path"]} if shown else {}),
-        "width": row["width"],
-        "height": row["height"],
-        "picture": address(visitor, f"photos/{row['media_id']}/picture") if shown else None,
-    }
-
-
-def _fractions(row: Mapping[str, Any]) -> list[float] | None:
-    """x, y, width and height of a box as parts of its photo."""
-    width, height = row["width"], row["height"]
-    if not width or not height:
-        return None
-    return box_fractions((row["x1"], row["y1"], row["x2"], row["y2"]), width, height)
+    if path is not None:
+        face["photo"] = {
+            "id": row["media_id"],
+            "name": PurePath(path).name,
+            **({"path": path} if shown else {}),
+            "width": width,
+            "height": height,
+            "picture": address(visit, f"photos/{row['media_id']}/picture") if shown else None,
+        }
+    return face
 
 
 def box_fractions(box: tuple[float, float, float, float], width: int, height: int) -> list[float]:

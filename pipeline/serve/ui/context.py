@@ -1,33 +1,26 @@
-"""What the handlers of the page share: the service, the store, and who asks."""
+"""What the handlers of the page share: its parts of the server, and the visit, which is a call by a session."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
-from typing import Any, Final
+from typing import Final
 from urllib.parse import unquote
 
 from starlette.requests import Request
-from starlette.responses import Response
 
-from pipeline.config import Settings
 from pipeline.errors import OtherAccount, ParameterInvalid
 from pipeline.jobs.people import People
 from pipeline.jobs.store import Store
 from pipeline.matching.calibration import Calibration
-from pipeline.people.service import IdentityService
-from pipeline.serve.auth import Authenticator
-from pipeline.serve.request_body import BodyReader
+from pipeline.serve.context import Call, Context
 from pipeline.serve.request_parsing import Query
-from pipeline.serve.responses import encoded_response, json_bytes
 from pipeline.serve.thread_pool import BoundedThreadPool
 from pipeline.serve.ui.people_list import PeopleList, PeopleLists
 from pipeline.serve.ui.photos import Photos
 from pipeline.serve.ui.same_site import check_same_site
 from pipeline.serve.ui.sessions import Session, Sessions
-from pipeline.store import LocalStore
 from pipeline.texts import DIRECTORY_RULE, directory_name
 
 COOKIE: Final = "facepipe_page"
@@ -37,29 +30,9 @@ MAX_COUNT: Final = 500
 
 
 @dataclass(frozen=True)
-class Visitor:
-    """Who asks, and about which directory."""
+class PageContext(Context):
+    """The parts of the server that the page uses, of which some are its own."""
 
-    session: Session
-    directory: str
-
-    @property
-    def place(self) -> tuple[int, str]:
-        """The account and the directory, as the service wants them."""
-        return self.session.account_id, self.directory
-
-
-@dataclass(frozen=True)
-class Context:
-    """The parts of the server that the page uses."""
-
-    service: IdentityService
-    store: LocalStore
-    settings: Settings
-    auth: Authenticator
-    bodies: BodyReader
-    posts: BoundedThreadPool  # for photos
-    calls: BoundedThreadPool  # for everything else
     originals: BoundedThreadPool  # for photos of the store, which take long to decode
     sessions: Sessions
 
@@ -82,41 +55,50 @@ class Context:
         expected = request.headers.get(USER_HEADER)
         if expected is not None and unquote(expected) != session.user:
             raise OtherAccount()
-        request.state.place.hold()  # until the answer, its connection gives way to no other
+        request.state.place.hold()  # until the answer, its connection cannot be evicted
         return session
 
-    def visitor(self, request: Request) -> Visitor:
+    async def visit(self, request: Request) -> Visit:
         """Raises as `session`, and ParameterInvalid."""
         session = self.session(request)
         try:
-            return Visitor(session, directory_name(Query(request).text("directory") or "main"))
+            directory = directory_name(Query(request).text("directory") or "main")
         except ValueError:
             raise ParameterInvalid(name="directory", expected=DIRECTORY_RULE.removeprefix("must be ")) from None
+        return Visit(context=self, request=request, account_id=session.account_id, directory=directory, session=session)
 
-    def people(self, visitor: Visitor) -> People:
+
+@dataclass(frozen=True, kw_only=True)
+class Visit(Call):
+    """A request of somebody who is signed in, about one directory."""
+
+    context: PageContext
+    session: Session
+
+    @property
+    def store(self) -> Store:
+        return Store(self.context.store, self.context.settings, self.context.service)
+
+    @property
+    def people(self) -> People:
         """The operations of `facepipe people`, made by the service."""
-        store = Store(self.store, self.settings, self.service)
-        return People(store, visitor.session.user, visitor.directory)
+        return People(self.store, self.session.user, self.directory)
 
-    def listed(self, visitor: Visitor) -> PeopleList:
-        return self.lists.of(*visitor.place, self.people(visitor))
+    @property
+    def listed(self) -> PeopleList:
+        """The people of the directory, in the orders of the grid."""
+        return self.context.lists.of(self.place, self.people)
 
-    async def answer(self, work: Callable[[], Mapping[str, Any]], headers: Mapping[str, str] | None = None) -> Response:
-        """What `work` returns as JSON; both are made on a thread."""
-        return encoded_response(await self.calls.run(lambda: json_bytes(work())), headers=headers)
+    def count(self, default: int) -> int:
+        """How many things a page of results has. Raises ParameterInvalid."""
+        return self.query.whole("count", default, 1, MAX_COUNT)
 
-
-def count_of(query: Query, default: int) -> int:
-    """How many things a page has. Raises ParameterInvalid."""
-    return query.whole("count", default, 1, MAX_COUNT)
-
-
-def choice_of(query: Query, name: str, choices: tuple[str, ...]) -> str:
-    """One of several words, by default the first. Raises ParameterInvalid."""
-    word = query.text(name) or choices[0]
-    if word not in choices:
-        raise ParameterInvalid(name=name, expected=f"one of {', '.join(choices)}")
-    return word
+    def choice(self, name: str, choices: tuple[str, ...]) -> str:
+        """One of several words, by default the first. Raises ParameterInvalid."""
+        word = self.query.text(name) or choices[0]
+        if word not in choices:
+            raise ParameterInvalid(name=name, expected=f"one of {', '.join(choices)}")
+        return word
 
 
 def stamp(moment: datetime) -> str:

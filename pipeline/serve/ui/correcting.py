@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import replace
 from datetime import datetime, timezone
-from functools import partial
-from typing import Any, Final
-
-from starlette.requests import Request
-from starlette.responses import Response
+from typing import Final
 
 from pipeline.errors import BodyInvalid, ConfirmationNeeded, CorrectionImpossible, NameTaken, UndoBlocked
 from pipeline.jobs.people import PersonRow
-from pipeline.serve.request_parsing import MAX_MERGED, Query, checked_person_id
+from pipeline.serve.context import Json
+from pipeline.serve.request_parsing import MAX_MERGED, checked_person_id
 from pipeline.serve.ui.answers import people_json
-from pipeline.serve.ui.context import Context, Visitor, count_of, stamp
-from pipeline.store import CorrectionAnswer, PersonChange, Seen, utc_now
+from pipeline.serve.ui.context import Visit, stamp
+from pipeline.store import CorrectionAnswer, CorrectionRequest, PersonChange, Seen, utc_now
 from pipeline.texts import TEXT_RULE, is_text
 
 # Kind -> how many people it is about (at least, at most), and whether it takes faces.
@@ -61,136 +58,95 @@ _NEWEST: Final = 2**63 - 1  # no correction has this number
 _NAMED: Final = 3  # people that a text names
 
 
-@dataclass(frozen=True)
-class Correcting:
-    context: Context
-
-    async def correct(self, request: Request) -> Response:
-        """Raises RequestErrors, among them NameTaken, ConfirmationNeeded and ChangedSince; then nothing was done."""
-        visitor = self.context.visitor(request)
-        body = await self.context.bodies.object(request, visitor.session.account_id)
-        wish = _wish(body)
-        return await self.context.answer(lambda: self._corrected(visitor, wish))
-
-    async def log(self, request: Request) -> Response:
-        """All corrections, the last first."""
-        visitor, query = self.context.visitor(request), Query(request)
-        count, before = count_of(query, _LOG_COUNT), query.whole("after", _NEWEST, 1)
-        return await self.context.answer(lambda: self._log(visitor, count, before))
-
-    async def last(self, request: Request) -> Response:
-        """What an undo would take back, whether this session made it, and what stands in its way."""
-        visitor = self.context.visitor(request)
-        return await self.context.answer(lambda: self._last(visitor))
-
-    async def undo(self, request: Request) -> Response:
-        """Raises CorrectionImpossible if there is no such correction or it is undone, UndoBlocked, PictureMissing."""
-        visitor = self.context.visitor(request)
-        body = await self.context.bodies.object(request, visitor.session.account_id)
-        number = _whole(body.get("correction"), "correction")
-
-        def work() -> dict[str, Any]:
-            answer = self.context.people(visitor).undo(number)
-            visitor.session.corrections.add(number)
-            if answer.undone_by is not None:
-                visitor.session.note(visitor.directory, answer.undone_by, undoable=answer.kind == "undo")
-            return _answer(answer)
-
-        return await self.context.answer(work)
-
-    def _corrected(self, visitor: Visitor, wish: _Wish) -> dict[str, Any]:
-        person_ids = wish.person_ids
-        if wish.kind in _OF_ROOTS:
-            person_ids = self._roots(visitor, person_ids)
-        if wish.kind == "forget" and not wish.confirmed:
-            rows = self.context.listed(visitor).rows
-            faces = sum(rows[root].faces for root in person_ids if root in rows)
-            raise ConfirmationNeeded(persons=len(person_ids), faces=faces)
-        seen = None
-        if wish.as_of is not None:
-            own = sorted(visitor.session.corrections)
-            seen = Seen(wish.as_of, [*wish.person_ids, *filter(None, [wish.shown_under])], own)
-        people = self.context.people(visitor)
-        change = PersonChange(name=wish.name)
-        make = partial(
-            people.by_ids, wish.kind, person_ids, wish.face_ids, change=change, anyway=wish.anyway, seen=seen
-        )
-        if wish.name and not wish.anyway and (taken := self._others_named(visitor, wish)):
-            make(dry_run=True)  # what else is in the way is said first: `anyway` overrules that as well
-            raise NameTaken(people=people_json(self.context, visitor, taken))
-        answer = make()
-        if wish.kind == "forget":
-            self.context.lists.forget(visitor.place)  # an emptied directory counts its corrections anew
-        if answer.correction_id is not None:
-            visitor.session.note(visitor.directory, answer.correction_id, undoable=True)
-        return _answer(answer)
-
-    def _roots(self, visitor: Visitor, person_ids: Sequence[str]) -> list[str]:
-        """Those who are shown for these persons. Raises PersonUnknown."""
-        return list(dict.fromkeys(self.context.service.merged_set(*visitor.place, one)[0] for one in person_ids))
-
-    def _others_named(self, visitor: Visitor, wish: _Wish) -> list[PersonRow]:
-        """Who else has the name already; nobody, where one of those who are merged brings it along."""
-        own = self._roots(visitor, wish.person_ids)
-        named = self.context.listed(visitor).named(wish.name or "")
-        others = [row for row in named if row.person_id not in own]
-        return [] if wish.kind == "merge" and len(others) < len(named) else others
-
-    def _log(self, visitor: Visitor, count: int, before: int) -> dict[str, Any]:
-        rows = self.context.people(visitor).log(count + 1, before)
-        more = {"next": rows[count - 1].correction_id} if len(rows) > count else {}
-        corrections = [
-            {
-                "correction": row.correction_id,
-                "kind": row.kind,
-                "text": told(row.kind, list(row.names.values()), range(row.faces), row.gone),
-                "at": stamp(row.made_at),
-                "origin": row.origin,
-                "own": row.correction_id in visitor.session.own,
-                "undone": row.undone,
-                "canBeUndone": row.can_be_undone,
-                "overrode": row.overrode,
-                **({} if row.undoes is None else {"undoes": row.undoes}),
-            }
-            for row in rows[:count]
-        ]
-        return {"corrections": corrections, **more}
-
-    def _last(self, visitor: Visitor) -> dict[str, Any]:
-        """The last one of this session that is not undone; else the last one of any user."""
-        made = visitor.session.undoable.setdefault(visitor.directory, [])
-        while True:
-            wanted = next(reversed(made), None)
-            try:
-                last = _answer(self.context.people(visitor).undo(wanted, dry_run=True))
-            except UndoBlocked as blocked:
-                number, kind = blocked.fields["correction_id"], str(blocked.fields["kind"])
-                last = {"correction": number, "kind": kind, "text": told(kind, [], []), "blocked": str(blocked)}
-            except CorrectionImpossible:  # undone already, or there is none
-                if wanted is None:
-                    return {"correction": None}
-                with suppress(ValueError):
-                    made.remove(wanted)
-                continue
-            return {**last, "own": wanted is not None}
+def correct(visit: Visit) -> Json:
+    """Raises RequestErrors, among them NameTaken, ConfirmationNeeded and ChangedSince; then nothing was done."""
+    wish = _wish(visit)
+    if wish.kind in _OF_ROOTS:
+        wish = replace(wish, person_ids=_roots(visit, wish.person_ids))
+    if wish.kind == "forget" and visit.body.get("confirm") is not True:
+        rows = visit.listed.rows
+        faces = sum(rows[root].faces for root in wish.person_ids if root in rows)
+        raise ConfirmationNeeded(persons=len(wish.person_ids), faces=faces)
+    if wish.change.name and not wish.anyway and (taken := _others_named(visit, wish, wish.change.name)):
+        visit.store.correct(replace(wish, dry_run=True))  # what else is in the way is said first: `anyway` overrules it
+        raise NameTaken(people=people_json(visit, taken))
+    answer = visit.store.correct(wish)
+    if wish.kind == "forget":
+        visit.context.lists.forget(visit.place)  # an emptied directory counts its corrections from the start
+    if answer.correction_id is not None:
+        visit.session.note(visit.directory, answer.correction_id, undoable=True)
+    return _answer(answer)
 
 
-@dataclass(frozen=True)
-class _Wish:
-    """What a correction's body asks for."""
-
-    kind: str
-    person_ids: Sequence[str]
-    face_ids: Sequence[int]
-    name: str | None
-    anyway: bool
-    confirmed: bool
-    as_of: datetime | None
-    shown_under: str | None
+def _roots(visit: Visit, person_ids: Sequence[str]) -> list[str]:
+    """Those who are shown for these persons. Raises PersonUnknown."""
+    return list(dict.fromkeys(visit.service.merged_set(*visit.place, one)[0] for one in person_ids))
 
 
-def _wish(body: dict[str, Any]) -> _Wish:
-    """Raises BodyInvalid, PersonUnknown."""
+def _others_named(visit: Visit, wish: CorrectionRequest, name: str) -> list[PersonRow]:
+    """Who else has the name already; nobody, if one of those who are merged brings it along."""
+    own = _roots(visit, wish.person_ids)
+    named = visit.listed.named(name)
+    others = [row for row in named if row.person_id not in own]
+    return [] if wish.kind == "merge" and len(others) < len(named) else others
+
+
+def log(visit: Visit) -> Json:
+    """All corrections, the last first."""
+    count = visit.count(_LOG_COUNT)
+    rows = visit.people.log(count + 1, visit.query.whole("after", _NEWEST, 1))
+    corrections = [
+        {
+            "correction": row.correction_id,
+            "kind": row.kind,
+            "text": told(row.kind, list(row.names.values()), range(row.faces), row.gone),
+            "at": stamp(row.made_at),
+            "origin": row.origin,
+            "own": row.correction_id in visit.session.own,
+            "undone": row.undone,
+            "canBeUndone": row.can_be_undone,
+            "overrode": row.overrode,
+            **({} if row.undoes is None else {"undoes": row.undoes}),
+        }
+        for row in rows[:count]
+    ]
+    more = {"next": rows[count - 1].correction_id} if len(rows) > count else {}
+    return {"corrections": corrections, **more}
+
+
+def last(visit: Visit) -> Json:
+    """What an undo would undo, whether this session made it, and what stands in its way: the last correction of this
+    session that is not undone, else the last one of any user."""
+    made = visit.session.undoable.setdefault(visit.directory, [])
+    while True:
+        wanted = next(reversed(made), None)
+        try:
+            found = _answer(visit.people.undo(wanted, dry_run=True))
+        except UndoBlocked as blocked:
+            number, kind = blocked.fields["correction_id"], str(blocked.fields["kind"])
+            found = {"correction": number, "kind": kind, "text": told(kind, [], []), "blocked": str(blocked)}
+        except CorrectionImpossible:  # undone already, or there is none
+            if wanted is None:
+                return {"correction": None}
+            with suppress(ValueError):
+                made.remove(wanted)
+            continue
+        return {**found, "own": wanted is not None}
+
+
+def undo(visit: Visit) -> Json:
+    """Raises CorrectionImpossible if there is no such correction or it is undone, UndoBlocked, PictureMissing."""
+    number = _whole(visit.body.get("correction"), "correction")
+    answer = visit.people.undo(number)
+    visit.session.corrections.add(number)
+    if answer.undone_by is not None:
+        visit.session.note(visit.directory, answer.undone_by, undoable=answer.kind == "undo")
+    return _answer(answer)
+
+
+def _wish(visit: Visit) -> CorrectionRequest:
+    """What a correction's body asks for. Raises BodyInvalid, PersonUnknown."""
+    body = visit.body
     kind = body.get("kind")
     if not isinstance(kind, str) or kind not in _KINDS:
         raise BodyInvalid(detail=f"kind must be one of {', '.join(_KINDS)}")
@@ -208,16 +164,14 @@ def _wish(body: dict[str, Any]) -> _Wish:
     shown_under = body.get("from")
     if not isinstance(shown_under, (str, type(None))):
         raise BodyInvalid(detail="from must be an id")
-    return _Wish(
-        kind,
-        [checked_person_id(one) for one in persons],
-        [_whole(face, "faces") for face in faces],
-        name,
-        body.get("anyway") is True,
-        body.get("confirm") is True,
-        _moment(body.get("asOf")),
-        None if shown_under is None else checked_person_id(shown_under),
-    )
+    person_ids = [checked_person_id(one) for one in persons]
+    face_ids = [_whole(face, "faces") for face in faces]
+    as_of, seen = _moment(body.get("asOf")), None
+    shown = person_ids if shown_under is None else [*person_ids, checked_person_id(shown_under)]
+    if as_of is not None:
+        seen = Seen(as_of, shown, sorted(visit.session.corrections))
+    change, anyway = PersonChange(name=name), body.get("anyway") is True
+    return CorrectionRequest(*visit.place, kind, person_ids, face_ids, change, anyway, seen=seen)
 
 
 def _whole(value: object, name: str) -> int:
@@ -238,7 +192,7 @@ def _moment(text: object) -> datetime | None:
         raise BodyInvalid(detail="asOf must be the asOf of an answer") from None
 
 
-def _answer(answer: CorrectionAnswer) -> dict[str, Any]:
+def _answer(answer: CorrectionAnswer) -> Json:
     names = [answer.names.get(person_id, "") for person_id in (*answer.persons, *answer.gone)]
     return {
         "correction": answer.correction_id,

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-import threading
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from itertools import filterfalse
 from pathlib import Path
 from typing import Final
@@ -22,12 +21,13 @@ from pipeline.extraction.sources.folder import is_within
 from pipeline.extraction.stored_picture import cut_faces, photo_again
 from pipeline.runtime.buckets import is_address
 from pipeline.store import StoredFace
-from pipeline.types import ByteArray, DecodedImage
+from pipeline.types import ByteArray, DecodedImage, FileState
 
 FACE_PX: Final = 512  # the longer side of what is shown of a face, at most
 PHOTO_PX: Final = 2048
 _QUALITY: Final = 88
-_KEPT_BYTES: Final = 64 * 2**20
+_KEPT_FACES: Final = 512  # of up to 0.1 MB
+_KEPT_PHOTOS: Final = 32  # of up to 2 MB, mostly half a megabyte
 
 
 class Photos:
@@ -46,9 +46,8 @@ class Photos:
         self._called = [*self._roots, *map(os.path.abspath, filterfalse(is_address, named))]
         self._decoder = Decoder(settings.decode)
         self._max_bytes = settings.decode.max_bytes
-        self._lock = threading.Lock()
-        self._kept: OrderedDict[tuple[object, ...], bytes] = OrderedDict()
-        self._bytes = 0
+        self._face_picture = lru_cache(_KEPT_FACES)(self._face_of)
+        self._photo_picture = lru_cache(_KEPT_PHOTOS)(self._photo_of)
 
     def may_show(self, path: str | None) -> bool:
         """Whether a photo or a folder is one of the roots or lies below one."""
@@ -56,44 +55,32 @@ class Photos:
 
     def face(self, face: StoredFace) -> bytes:
         """The JPEG of a face with its surroundings. Raises PictureUnavailable."""
-
-        def cut() -> ByteArray:
-            return cut_faces(self._read(face), np.array([face.box], np.float32))[0]
-
-        return self._picture((face.sha256, face.box), face, cut, FACE_PX)
+        return self._picture(face, self._face_picture)
 
     def whole(self, face: StoredFace) -> bytes:
         """The JPEG of the upright photo that shows a face. Raises PictureUnavailable."""
-        return self._picture((face.sha256,), face, lambda: self._read(face).pixels, PHOTO_PX)
+        return self._picture(face, self._photo_picture)
 
-    def _read(self, face: StoredFace) -> DecodedImage:
-        return photo_again(face.path or "", face.sha256, self._decoder, self._max_bytes)
-
-    def _picture(self, key: tuple[object, ...], face: StoredFace, pixels: Callable[[], ByteArray], side: int) -> bytes:
+    def _picture(self, face: StoredFace, made: Callable[[StoredFace, FileState], bytes]) -> bytes:
         if face.path is None or not _is_below(self._roots, _real(face.path)):
             raise PictureUnavailable()
         try:
             state = file_state(face.path)
-            key = (*key, state)
-            with self._lock:
-                if key in self._kept:
-                    self._kept.move_to_end(key)
-                    return self._kept[key]
-            picture = jpeg_file(_shrunk(pixels(), side), _QUALITY)
+            if state is None:
+                raise PictureUnavailable()
+            return made(face, state)
         except (ImageRejected, BucketFailed):
             raise PictureUnavailable() from None
-        if state is not None:
-            self._keep(key, picture)
-        return picture
 
-    def _keep(self, key: tuple[object, ...], picture: bytes) -> None:
-        with self._lock:
-            if key not in self._kept:
-                self._kept[key] = picture
-                self._bytes += len(picture)
-            while self._bytes > _KEPT_BYTES:
-                _, old = self._kept.popitem(last=False)
-                self._bytes -= len(old)
+    def _face_of(self, face: StoredFace, _: FileState) -> bytes:
+        (cut,) = cut_faces(self._read(face), np.array([face.box], np.float32))
+        return jpeg_file(_shrunk(cut, FACE_PX), _QUALITY)
+
+    def _photo_of(self, face: StoredFace, _: FileState) -> bytes:
+        return jpeg_file(_shrunk(self._read(face).pixels, PHOTO_PX), _QUALITY)
+
+    def _read(self, face: StoredFace) -> DecodedImage:
+        return photo_again(face.path or "", face.sha256, self._decoder, self._max_bytes)
 
 
 def _real(path: str) -> str:

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Final
-
-from starlette.requests import Request
-from starlette.responses import Response
+from typing import Final
 
 from pipeline.config import EVERYBODY, MAX_THRESHOLD
 from pipeline.errors import ParameterInvalid
 from pipeline.matching.match import Matcher
 from pipeline.people.review import LikelyPair
-from pipeline.serve.request_parsing import Query
+from pipeline.serve.context import Json
 from pipeline.serve.ui.answers import face_json, people_json
-from pipeline.serve.ui.context import Context, Visitor, count_of, stamp
-from pipeline.serve.ui.people_list import PeopleList, cursor
+from pipeline.serve.ui.context import PageContext, Visit, stamp
+from pipeline.serve.ui.people_list import PeopleList, cursor_at
 
 _COUNT: Final = 40
 _FMR: Final = 1e-3
@@ -23,59 +19,53 @@ _WIDER: Final = 1.25  # times T, where no table tells the T of a rate
 _ORDER: Final = "photos"  # those whom most photos show have their turn first
 
 
-@dataclass(frozen=True)
-class Reviewing:
-    context: Context
+def pairs(visit: Visit) -> Json:
+    context = visit.context
+    count, after = visit.count(_COUNT), visit.query.text("after")
+    fmr = visit.query.number("fmr", 1, has_default=False)
+    if fmr == 0:
+        raise ParameterInvalid(name="fmr", expected="a number above 0, and at most 1")
+    threshold, wide = context.settings.match.threshold, _wide(context, _FMR if fmr is None else fmr)
+    listed = visit.listed
+    rest, place_of = listed.walk(_ORDER, after)
+    found = context.service.review(
+        *visit.place,
+        [row.person_id for row in rest],
+        place_of,
+        narrow=Matcher(context.calibration, threshold),
+        wide=Matcher(context.calibration, wide),
+        count=count,
+    )
+    more = found.walked < len(rest)
+    return {
+        "pairs": [_pair(visit, listed, pair) for pair in found.pairs],
+        **({"next": cursor_at(_ORDER, rest[found.walked - 1])} if more else {}),
+        "looked": found.walked,
+        "total": len(place_of),
+        "threshold": threshold,
+        "wide": wide,
+        "asOf": stamp(listed.as_of),
+    }
 
-    async def pairs(self, request: Request) -> Response:
-        visitor, query = self.context.visitor(request), Query(request)
-        count, after = count_of(query, _COUNT), query.text("after")
-        fmr = query.number("fmr", 1, has_default=False)
-        if fmr == 0:
-            raise ParameterInvalid(name="fmr", expected="a number above 0, and at most 1")
-        wide = self._wide(_FMR if fmr is None else fmr)
 
-        def work() -> dict[str, Any]:
-            listed = self.context.listed(visitor)
-            rest, place_of = listed.walk(_ORDER, after)
-            narrow, wider = (Matcher(self.context.calibration, threshold) for threshold in (self._threshold, wide))
-            found = self.context.service.review(
-                *visitor.place, [row.person_id for _, row in rest], place_of, narrow=narrow, wide=wider, count=count
-            )
-            more = found.walked < len(rest)
-            return {
-                "pairs": [self._pair(visitor, listed, pair) for pair in found.pairs],
-                **({"next": cursor(_ORDER, rest[found.walked - 1][0])} if more else {}),
-                "looked": found.walked,
-                "total": len(place_of),
-                "threshold": self._threshold,
-                "wide": wide,
-                "asOf": stamp(listed.as_of),
-            }
+def _wide(context: PageContext, fmr: float) -> float:
+    """The T of a false match rate, as far as the calibration tells it, and never below the threshold."""
+    threshold, wide = context.settings.match.threshold, context.calibration.threshold_near(fmr)
+    if wide is None or threshold == EVERYBODY:
+        wide = _WIDER * threshold
+    return max(threshold, min(wide, MAX_THRESHOLD))
 
-        return await self.context.answer(work)
 
-    @property
-    def _threshold(self) -> float:
-        return self.context.settings.match.threshold
-
-    def _wide(self, fmr: float) -> float:
-        """The T of a false match rate, as far as the calibration tells it, and never below the threshold."""
-        wide = self.context.calibration.threshold_near(fmr)
-        if wide is None or self._threshold == EVERYBODY:
-            wide = _WIDER * self._threshold
-        return max(self._threshold, min(wide, MAX_THRESHOLD))
-
-    def _pair(self, visitor: Visitor, listed: PeopleList, pair: LikelyPair) -> dict[str, Any]:
-        one, other = people_json(self.context, visitor, [listed.rows[pair.one], listed.rows[pair.other]])
-        one_faces, other_faces = ([face_json(self.context, visitor, row) for row in faces] for faces in pair.faces)
-        return {
-            "one": one,
-            "other": other,
-            "score": pair.score,
-            "best": pair.best,
-            "compared": pair.compared,
-            "together": pair.together,
-            "oneFaces": one_faces,
-            "otherFaces": other_faces,
-        }
+def _pair(visit: Visit, listed: PeopleList, pair: LikelyPair) -> Json:
+    one, other = people_json(visit, [listed.rows[pair.one], listed.rows[pair.other]])
+    one_faces, other_faces = ([face_json(visit, row) for row in faces] for faces in pair.faces)
+    return {
+        "one": one,
+        "other": other,
+        "score": pair.score,
+        "best": pair.best,
+        "compared": pair.compared,
+        "together": pair.together,
+        "oneFaces": one_faces,
+        "otherFaces": other_faces,
+    }

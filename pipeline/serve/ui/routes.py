@@ -1,7 +1,10 @@
-"""The routes of the page."""
+"""The routes of the page, and its own files, which are few and read once."""
 
 from __future__ import annotations
 
+import hashlib
+from functools import cache, partial
+from pathlib import Path
 from typing import Final
 
 from starlette.requests import Request
@@ -9,46 +12,50 @@ from starlette.responses import RedirectResponse, Response
 
 from pipeline.errors import RouteUnknown
 from pipeline.serve.middleware import Handler
-from pipeline.serve.ui.browsing import Browsing
-from pipeline.serve.ui.context import Context
-from pipeline.serve.ui.correcting import Correcting
-from pipeline.serve.ui.recognising import Recognising
-from pipeline.serve.ui.reviewing import Reviewing
+from pipeline.serve.responses import tagged_response
+from pipeline.serve.ui import browsing, correcting, recognising, reviewing, signing_in, store_page
+from pipeline.serve.ui.context import PageContext
 from pipeline.serve.ui.same_site import PREFIX
-from pipeline.serve.ui.signing_in import SigningIn
-from pipeline.serve.ui.static_files import StaticFiles
-from pipeline.serve.ui.store_page import StorePage
 
 _API: Final = f"{PREFIX}/api"
+_FOLDER: Final = Path(__file__).parent / "static"
+# By the end of the name; a file of another kind is not served.
+_TYPES: Final = {
+    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".svg": "image/svg+xml",
+    ".txt": "text/plain; charset=utf-8",
+}
+_ASK_EACH_TIME: Final = "no-cache"  # modules name each other without a version, so that each must be the newest
 
 
-def ui_routes(context: Context) -> list[tuple[str, str, Handler]]:
+def ui_routes(context: PageContext) -> list[tuple[str, str, Handler]]:
     """Method, path and handler of each."""
-    static, signing_in, store_page = StaticFiles(), SigningIn(context), StorePage(context)
-    browsing, correcting, recognising = Browsing(context), Correcting(context), Recognising(context)
+    route, originals = partial(context.route, context.visit), context.originals
     return [
         ("GET", "/", _to_page),
-        ("GET", PREFIX, static.page),
-        ("GET", f"{PREFIX}/static/{{path:path}}", static.file),
-        ("POST", f"{_API}/session", signing_in.sign_in),
-        ("GET", f"{_API}/session", signing_in.tell),
-        ("DELETE", f"{_API}/session", signing_in.sign_out),
-        ("GET", f"{_API}/people", browsing.people),
-        ("GET", f"{_API}/people/{{person_id}}", browsing.person),
-        ("GET", f"{_API}/people/{{person_id}}/faces", browsing.faces),
-        ("POST", f"{_API}/corrections", correcting.correct),
-        ("GET", f"{_API}/corrections", correcting.log),
-        ("GET", f"{_API}/corrections/last", correcting.last),
-        ("POST", f"{_API}/corrections/undo", correcting.undo),
-        ("GET", f"{_API}/review", Reviewing(context).pairs),
-        ("GET", f"{_API}/store", store_page.store),
-        ("GET", f"{_API}/runs", store_page.runs),
-        ("GET", f"{_API}/runs/{{run_id}}/report", store_page.report),
-        ("POST", f"{_API}/recognise", recognising.recognise),
-        ("POST", f"{_API}/enrol", recognising.enrol),
-        ("GET", f"{_API}/pictures/{{guid}}", browsing.picture),
-        ("GET", f"{_API}/faces/{{number}}/picture", browsing.face_picture),
-        ("GET", f"{_API}/photos/{{number}}/picture", browsing.photo_picture),
+        ("GET", PREFIX, _page),
+        ("GET", f"{PREFIX}/static/{{path:path}}", _file),
+        ("POST", f"{_API}/session", partial(signing_in.sign_in, context)),
+        ("GET", f"{_API}/session", partial(signing_in.tell, context)),
+        ("DELETE", f"{_API}/session", partial(signing_in.sign_out, context)),
+        ("GET", f"{_API}/people", route(browsing.people)),
+        ("GET", f"{_API}/people/{{person_id}}", route(browsing.person)),
+        ("GET", f"{_API}/people/{{person_id}}/faces", route(browsing.faces)),
+        ("POST", f"{_API}/corrections", route(correcting.correct)),
+        ("GET", f"{_API}/corrections", route(correcting.log)),
+        ("GET", f"{_API}/corrections/last", route(correcting.last)),
+        ("POST", f"{_API}/corrections/undo", route(correcting.undo)),
+        ("GET", f"{_API}/review", route(reviewing.pairs)),
+        ("GET", f"{_API}/store", route(store_page.store)),
+        ("GET", f"{_API}/runs", route(store_page.runs)),
+        ("GET", f"{_API}/runs/{{run_id}}/report", route(store_page.report)),
+        ("POST", f"{_API}/recognise", partial(recognising.recognise, context)),
+        ("POST", f"{_API}/enrol", partial(recognising.enrol, context)),
+        ("GET", f"{_API}/pictures/{{guid}}", route(browsing.picture)),
+        ("GET", f"{_API}/faces/{{number}}/picture", route(browsing.face_picture, originals)),
+        ("GET", f"{_API}/photos/{{number}}/picture", route(browsing.photo_picture, originals)),
     ]
 
 
@@ -57,3 +64,27 @@ async def _to_page(request: Request) -> Response:
     if "text/html" not in request.headers.get("accept", ""):
         raise RouteUnknown()
     return RedirectResponse(PREFIX, 303, {"Vary": "Accept"})
+
+
+async def _page(request: Request) -> Response:
+    return _static(request, "index.html")
+
+
+async def _file(request: Request) -> Response:
+    """Raises RouteUnknown."""
+    return _static(request, request.path_params["path"])
+
+
+def _static(request: Request, path: str) -> Response:
+    data = _files().get(path)
+    if data is None:
+        raise RouteUnknown()
+    tag = hashlib.sha256(data).hexdigest()[:32]
+    return tagged_response(request, data, _TYPES[Path(path).suffix], tag, _ASK_EACH_TIME)
+
+
+@cache
+def _files() -> dict[str, bytes]:
+    """Path below the folder -> the file."""
+    paths = [path for path in _FOLDER.rglob("*") if path.suffix in _TYPES]
+    return {path.relative_to(_FOLDER).as_posix(): path.read_bytes() for path in paths}

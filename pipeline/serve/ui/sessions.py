@@ -51,7 +51,7 @@ class Sessions:
         self.drops = 0  # how often sessions were ended because a password changed
 
     def start(self, user: str, account_id: int, drops: int) -> tuple[str, Session]:
-        """A new session and its token. `drops` is from before the password was checked: raises SignInRefused where one
+        """A new session and its token. `drops` is from before the password was checked: raises SignInRefused if one
         was changed meanwhile, which may be this one."""
         now, token = self._clock(), secrets.token_urlsafe(32)
         session = Session(user, account_id, ends=now + self.session_s, used=now)

@@ -91,7 +91,7 @@ def one_directory_for_all() -> None:
         directory_name(request)
         return "main"
 
-    replaced("pipeline.serve.handlers", "directory_name", lambda _: mutant)
+    replaced("pipeline.serve.context", "directory_name", lambda _: mutant)
 
 
 def stranger_gets_the_first_person() -> None:
@@ -233,7 +233,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "guards-ignored": Mutant(
         "test_requests.py::test_parameters_a_guard_is_refused_if_the_call_may_write[X-RPC-MAX-OCCLUSION]",
-        returning("pipeline.serve.client_parameters", "Refused.check", None),
+        returning("pipeline.serve.handlers", "check_refused", None),
     ),
     "empty-is-a-value": Mutant(
         "test_requests.py::test_parameters_an_empty_value_is_an_absent_one",
@@ -331,7 +331,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "filters-ignored": Mutant(
         "test_records.py::test_a_script_that_deletes_what_a_filter_answers_deletes_nobody_else",
-        returning("pipeline.serve.listing", "Listing._passes", True),
+        lambda: replaced("pipeline.serve.listing", "_filtered", lambda _: lambda _query, views: list(views)),
     ),
     "iv-at-the-end": Mutant(
         "test_images.py::test_4_6_rules_1_to_4_decrypt_the_image",

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from pipeline.serve.cursors import _checksum
 from tests.serve.live import LiveServer
 from tests.serve.ui.browser import PAGE, Browser
 from tests.serve.ui.test_signing_in import ANN, api_routes
@@ -27,7 +28,8 @@ def is_foreseen(answer: httpx.Response) -> bool:
 
 
 def cursor(text: str) -> str:
-    return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
+    data = text.encode()
+    return base64.urlsafe_b64encode(_checksum(data) + data).decode().rstrip("=")
 
 
 @pytest.mark.parametrize(

@@ -120,26 +120,16 @@ export async function undo() {
   const [what, where] = [last.get(), directory.get()];
   if (!what || what.blocked || pending.get()) return undefined;
   if (what.own === false && !(await isMeant(what))) return undefined;
+  return undoOne(what, where);
+}
+
+// Undoes one of the list of changes, whoever made it, or what was enrolled.
+export function undoOne(what, where = directory.get()) {
   return inTurn(async () => {
     try {
       if (what.forget) await takeOut(what, where);
       else await takeBack(what.correction, where);
       say(`Undone: ${what.text}`);
-    } catch (error) {
-      if (!(error instanceof Refused)) throw error;
-      say(error.message, true);
-    }
-    await lookUpLast(where);
-  });
-}
-
-// Undoes one of the list of changes, whoever made it.
-export function undoOne({ correction, text }) {
-  const where = directory.get();
-  return inTurn(async () => {
-    try {
-      await takeBack(correction, where);
-      say(`Undone: ${text}`);
     } catch (error) {
       if (!(error instanceof Refused)) throw error;
       say(error.message, true);

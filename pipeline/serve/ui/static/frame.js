@@ -1,7 +1,7 @@
 // What stands around each view: the navigation above, the bar with the last change and its undoing below.
 import { directory, gone, session } from "./api.js";
 import { last, pending, said, signOutInTurn, undo } from "./corrections.js";
-import { html, useEffect } from "./html.js";
+import { html, useEffect, useRef } from "./html.js";
 import { useObservable } from "./observable.js";
 import { go, href, useRoute } from "./router.js";
 
@@ -38,20 +38,30 @@ export function Gone() {
   </div>`;
 }
 
-export const isTyping = (event) =>
+const isTyping = (event) =>
   event.ctrlKey || event.metaKey || event.altKey || event.target.closest?.("input:not([type=checkbox]), select, textarea");
+
+// Calls what `keys` has for a key, unless it is held down, part of a text, or meant for a dialog.
+export function useKeys(keys) {
+  const current = useRef(keys);
+  current.current = keys;
+  useEffect(() => {
+    const press = (event) => {
+      const pressed = Object.hasOwn(current.current, event.key) && current.current[event.key];
+      if (!pressed || event.repeat || isTyping(event) || document.querySelector("dialog[open]")) return;
+      event.preventDefault();
+      pressed();
+    };
+    addEventListener("keydown", press);
+    return () => removeEventListener("keydown", press);
+  }, []);
+}
 
 export function UndoBar() {
   const now = useObservable(said);
   const undoable = useObservable(last);
   const busy = useObservable(pending) > 0;
-  useEffect(() => {
-    const press = (event) => {
-      if (event.key === "u" && !event.repeat && !isTyping(event) && !document.querySelector("dialog[open]")) undo();
-    };
-    addEventListener("keydown", press);
-    return () => removeEventListener("keydown", press);
-  }, []);
+  useKeys({ u: undo });
   return html`
     <div class=${now || undoable ? "bar" : ""} role="region" aria-label="Last change" aria-busy=${busy}>
       <span role="status" class=${"said" + (now?.bad ? " warning" : "")}><bdi>${now?.text}</bdi></span>

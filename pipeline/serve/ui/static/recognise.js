@@ -118,7 +118,7 @@ function OneFace({ place, face, match, threshold, file }) {
       <h2>${match ? html`<a href=${href("person", match.person.id)}><${Name} name=${match.person.name} /></a>` : "Nobody known"}</h2>
       <h3>Most similar</h3>
       <ol class="choices">
-        ${face.similar.map(({ person, distance }) => html`<li key=${person.id} class=${distance ** 2 <= threshold ? "fits" : ""}>
+        ${face.similar.map(({ person, distance }) => html`<li key=${person.id} class=${matches({ distance }, threshold) ? "fits" : ""}>
           <a href=${href("person", person.id)}><${Face} key=${person.picture} src=${person.picture} />
             <span class="spread"><${Name} name=${person.name} /></span>
             <span class="number">${scoreOf(distance, threshold).toFixed(2)}</span></a>

@@ -2,12 +2,11 @@
 // is sent meanwhile; undoing one brings its pair back.
 import { correct } from "./corrections.js";
 import { Face, Name, count, nameOf } from "./face.js";
-import { isTyping } from "./frame.js";
-import { html, useEffect, useRef, useState } from "./html.js";
+import { useKeys } from "./frame.js";
+import { html, useEffect, useState } from "./html.js";
 import { usePaged } from "./paged.js";
 import { href } from "./router.js";
 
-const KEYS = { s: "same", n: "not", k: "skip", ArrowLeft: "same", ArrowRight: "not", ArrowDown: "skip" };
 const AHEAD = 8; // pairs that are there before they are needed
 const PRELOADED = 2; // pairs whose pictures are
 
@@ -65,18 +64,8 @@ export function Review({ anew }) {
     const text = `${said}: ${nameOf(one)} and ${nameOf(other)}`;
     correct(wish, text, back).then((made) => made && note(made.asOf));
   };
-  const current = useRef(decide);
-  current.current = decide;
-  useEffect(() => {
-    const press = (event) => {
-      const answer = KEYS[event.key];
-      if (!answer || event.repeat || isTyping(event) || document.querySelector("dialog[open]")) return;
-      event.preventDefault();
-      current.current(answer);
-    };
-    addEventListener("keydown", press);
-    return () => removeEventListener("keydown", press);
-  }, []);
+  const [same, not, skip] = ["same", "not", "skip"].map((answer) => () => decide(answer));
+  useKeys({ s: same, ArrowLeft: same, n: not, ArrowRight: not, k: skip, ArrowDown: skip });
 
   return html`
     <header>
