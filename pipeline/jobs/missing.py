@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
 from typing import Final
 
 from pipeline.config import FORGET
@@ -15,7 +12,7 @@ from pipeline.extraction.sources.scan import below_base, manifest_base, source_k
 from pipeline.extraction.sources.selection import Selection
 from pipeline.jobs.comparison import Comparison
 from pipeline.jobs.plan_counts import LISTED, PlanCounts
-from pipeline.jobs.session import RunRequest, Session
+from pipeline.jobs.session import Session
 from pipeline.runtime.buckets import describe, is_address
 from pipeline.store import CorrectionRequest
 
@@ -35,20 +32,24 @@ class MissingPhotos:
         return sum(map(len, self.photos.values()))
 
 
-def chooser(request: RunRequest) -> Callable[[Comparison, PlanCounts], MissingPhotos | None]:
-    """What chooses the photos that the request wants forgotten, of those that a scan of its source missed."""
-    if request.source is None or request.settings.run.on_missing != FORGET:
-        return lambda *_: None
-    return partial(_chosen, request, source_kind(request.source) == "folder")
+def missing_to_forget(session: Session, compared: Comparison, counts: PlanCounts) -> MissingPhotos | None:
+    """The photos that a scan of the session's source missed and that the request wants forgotten, now and before;
+    not what is there and only left out by the settings. `counts` is told of them.
 
+    None if there are none, or more of the source's rows than `run.missing_limit`, unless the request wants that.
+    """
+    request, settings = session.request, session.settings
+    if request.source is None or settings.run.on_missing != FORGET:
+        return None
+    in_folder = source_kind(request.source) == "folder"
+    base = manifest_base(request.source, settings.source)
+    selection = Selection(settings.source.include, settings.source.exclude, hidden=True)
 
-def _chosen(request: RunRequest, is_folder: bool, compared: Comparison, counts: PlanCounts) -> MissingPhotos | None:
-    """Those missed now and before; not what is there, and only left out by the settings. None where there are none,
-    or more of the source's rows than `run.missing_limit`, unless the request wants that. `counts` is told."""
-    settings = request.settings.run
-    stays = _may_be_there if is_folder else _left_out_of_manifest(request)
+    def stays(path: str) -> bool:
+        return _may_be_there(path) if in_folder else selection.why_no_file(below_base(path, base)) is not None
+
     missing = [key for key in compared.missing if not stays(key[0])]
-    if len(missing) > settings.missing_limit * compared.stored.paths and not request.forget_many:
+    if len(missing) > settings.run.missing_limit * compared.stored.paths and not request.forget_many:
         counts.too_many_missing = len(missing)
         return None
     paths = {path for path, _ in missing}
@@ -57,7 +58,7 @@ def _chosen(request: RunRequest, is_folder: bool, compared: Comparison, counts: 
     photos: dict[str, list[tuple[str, list[int]]]] = {}
     for key in missing:
         photos.setdefault(key[1], []).append((key[0], compared.stored.media_of(key)))
-    return MissingPhotos(photos, is_folder) if missing else None
+    return MissingPhotos(photos, in_folder) if missing else None
 
 
 def _may_be_there(path: str) -> bool:
@@ -75,18 +76,6 @@ def _may_be_there(path: str) -> bool:
     except OSError:
         pass
     return True
-
-
-def _left_out_of_manifest(request: RunRequest) -> Callable[[str], bool]:
-    """Whether `source.include` and `source.exclude` leave a row with the path out of the manifest."""
-    settings = request.settings.source
-    base = manifest_base(request.source or Path(), settings)
-    selection = Selection(settings.include, settings.exclude, hidden=True)
-
-    def is_left_out(path: str) -> bool:
-        return selection.why_no_file(below_base(path, base)) is not None
-
-    return is_left_out
 
 
 def forget_missing(session: Session, missing: MissingPhotos) -> int:

@@ -20,7 +20,7 @@ from pipeline.config import MAX_THRESHOLD, THRESHOLD_RULE, nearest_threshold
 from pipeline.errors import FacepipeError, StoreError, UsageError
 from pipeline.jobs.accounts import find_account
 from pipeline.jobs.comparison import RowKey
-from pipeline.jobs.missing import MissingPhotos, chooser, forget_missing
+from pipeline.jobs.missing import MissingPhotos, forget_missing
 from pipeline.jobs.moved_source import moved_source
 from pipeline.jobs.page_data import page_file
 from pipeline.jobs.plan import Plan, counts_of, plan_run, rows_of
@@ -191,7 +191,7 @@ class _Command:
 
     def bring_in(self, session: Session) -> None:
         """Brings the session's source into the store."""
-        moved = moved_source(session.store, session.account_id, session.request, session.progress)
+        moved = moved_source(session)
         planned = _sound_run(session)
         found, counted = PlanCounts(), set[RowKey]()
         if planned is not None:
@@ -199,7 +199,7 @@ class _Command:
             found, counted = counts_of(planned), rows_of(session.store, planned)
             self.work(planned, found)
         last = session.store.runs(moved.old if moved else session.source, session.account_id).last
-        plan = plan_run(session, counted, moved, chooser(session.request))
+        plan = plan_run(session, counted, moved, forgets=True)
         if plan.counts.already_in:
             _note_for_new_photos_only(session, last)
         if plan.run is not None:

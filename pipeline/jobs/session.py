@@ -59,14 +59,24 @@ class Session:
     settings: Settings  # with the store's values for all that is fixed in it
     account: str
     account_id: int
-    source: str | None  # as the store and the reports name it
     profiler: Profiler
     started: float = field(default_factory=time.monotonic)
 
+    @property
+    def source(self) -> str | None:
+        """As the store and the reports name it."""
+        return None if self.request.source is None else source_name(self.request.source)
+
+    @property
+    def to_scan(self) -> Source:
+        """The folder, prefix or manifest. Raises UsageError if the request names none."""
+        if self.request.source is None:
+            raise UsageError(message="Name a folder or a manifest to scan.")
+        return self.request.source
+
     def of_source(self, source: Source) -> Session:
         """The same for one of the request's sources."""
-        request = dataclasses.replace(self.request, source=source)
-        return dataclasses.replace(self, request=request, source=source_name(source))
+        return dataclasses.replace(self, request=dataclasses.replace(self.request, source=source))
 
 
 @contextmanager
@@ -104,9 +114,8 @@ def open_session(
         warning = calibration_warning(store.identity)
         if warning is not None:
             progress.note(f"warning: {warning}")
-        source = None if request.source is None else source_name(request.source)
         stop = stop or threading.Event()
-        yield Session(request, progress, stop, store, settings, account, account_id, source, profiler, started=started)
+        yield Session(request, progress, stop, store, settings, account, account_id, profiler, started)
 
 
 def source_name(path: Source) -> str:

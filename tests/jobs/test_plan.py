@@ -6,6 +6,7 @@ import dataclasses
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pyarrow as pa
@@ -17,17 +18,21 @@ from pipeline.extraction.images.files import hash_file
 from pipeline.extraction.rows import EXTRACT, MANIFEST_SCHEMA, REUSE_ROW, SKIP
 from pipeline.jobs import comparison, plan
 from pipeline.jobs.plan import Planner
+from pipeline.jobs.profile import Profiler
+from pipeline.jobs.session import RunRequest, Session
 from pipeline.jobs.store import Store
 from pipeline.store.local import LocalStore
-from pipeline.types import ImageRef
+from pipeline.types import ImageRef, SilentProgress
 from tests.store.store_samples import identity
 
 
 @pytest.fixture
 def planner(tmp_path: Path) -> Iterator[Planner]:
     with LocalStore.open_or_create(tmp_path / "store", identity, command="test") as client:
-        settings = load_settings(environ={})
-        yield Planner(Store(client, settings), "ann", client.create_account("ann", None), "main", settings)
+        settings, folder = load_settings(environ={}), tmp_path / "store"
+        account_id, profiler = client.create_account("ann", None), Profiler(enabled=False, settings=settings.run)
+        request, store = RunRequest("/source", folder, settings), Store(client, settings)
+        yield Planner(Session(request, SilentProgress(), Event(), store, settings, "ann", account_id, profiler))
 
 
 def _ref(folder: Path, file: str, data: bytes | None = None, **fields: Any) -> ImageRef:
@@ -37,7 +42,7 @@ def _ref(folder: Path, file: str, data: bytes | None = None, **fields: Any) -> I
 
 
 def _rows(planner: Planner, refs: list[ImageRef]) -> list[dict[str, object]]:
-    batches = list(planner.batches("/source", refs))
+    batches = list(planner.batches(refs))
     return pa.Table.from_batches(batches, MANIFEST_SCHEMA).to_pylist()
 
 
