@@ -47,6 +47,7 @@ CPU, DEVICE = "cpu", "device"  # what decodes JPEG files
 KEEP, MARK, FORGET = "keep", "mark", "forget"  # what becomes of photos that vanished
 LOCAL, RAY = "local", "ray"  # engines
 OPENVINO, TORCH = "openvino", "torch"  # what runs the embedder
+OUTPUT_SECTIONS: Final = ("decode", "detect", "align", "embed")  # what changes the stored numbers, beside the mode
 AUTO, FLOAT32, FLOAT16, BFLOAT16 = "auto", "float32", "float16", "bfloat16"  # precisions
 
 
@@ -233,13 +234,8 @@ class Settings:
 
     def output_settings(self) -> dict[str, Any]:
         """What changes the stored numbers, as plain JSON-able values."""
-        return {
-            "decode": dataclasses.asdict(self.decode),
-            "detect": dataclasses.asdict(self.detect),
-            "align": dataclasses.asdict(self.align),
-            "embed": dataclasses.asdict(self.embed),
-            "mode": self.run.mode,
-        }
+        sections = {section: dataclasses.asdict(getattr(self, section)) for section in OUTPUT_SECTIONS}
+        return {**sections, "mode": self.run.mode}
 
     def output_hash(self) -> str:
         """SHA-256 over `output_settings()` in canonical JSON."""
