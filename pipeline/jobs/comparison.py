@@ -7,7 +7,7 @@ its size and times are not those of the last reading (the quick check of rsync(1
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from itertools import accumulate, chain, islice, repeat, takewhile
@@ -15,18 +15,20 @@ from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pipeline.config import KEEP, Settings
 from pipeline.errors import ImageMissing, ImageRejected
 from pipeline.extraction.images.files import HashedFile, file_state, hash_file
-from pipeline.jobs.changed_labels import ChangedLabels, Digests
 from pipeline.runtime.buckets import is_address
-from pipeline.store import KNOWN_FILES_SCHEMA, Label, LabelChange, Move, ReadAgain, ScanNotes, utc_now
+from pipeline.store import ERASED, KNOWN_FILES_SCHEMA, Label, LabelChange, Move, ReadAgain, ScanNotes, utc_now
 from pipeline.types import FileState, ImageRef
 
 RowKey: TypeAlias = tuple[str, str]  # path and directory
+Digests: TypeAlias = Callable[[Sequence[Label]], Sequence[str | None]]
 CHUNK_ROWS = 1024
 _PIECE_ROWS: Final = 16  # that a thread takes at once: handing one over takes as long as hashing a small file
+_LABELS_AT_ONCE: Final = 8192  # whose digests are asked for
 _HASH_THREADS: Final = 8  # where the settings name no number: reading waits for the disk more than for a core
 
 
@@ -133,6 +135,50 @@ class StoredRows:
     def was_missed(self, key: RowKey) -> bool:
         """Whether an earlier run missed the path."""
         return all(self._gone[number] for number in self._by_key[key])
+
+
+class ChangedLabels:
+    """Compares labels with the stored ones by their digests, many at a time. Of rows of the source that are one stored
+    row the first counts, as when it was planned."""
+
+    def __init__(self, stored: pa.Array, digests: Digests) -> None:
+        """`stored`: the digest of each stored row, as `known_files` has them; `digests` makes those of labels."""
+        self._stored = stored
+        self._digests = digests
+        self._has_none = stored.is_null().to_numpy(zero_copy_only=False).tobytes()
+        self._left_out = bytearray(pc.equal(stored, ERASED).fill_null(False).to_numpy(zero_copy_only=False))
+        self._waiting: dict[int, tuple[Label, bool]] = {}
+        self._changes: dict[int, tuple[Label, bool]] = {}
+
+    def see(self, number: int, label: Label, *, same_bytes: bool = True) -> None:
+        """The source has this stored row, with this label now; and with the same bytes or others."""
+        if self._left_out[number]:
+            return
+        self._left_out[number] = True
+        if not self._has_none[number] or label != (None, None):
+            self._waiting[number] = label, same_bytes
+            if len(self._waiting) >= _LABELS_AT_ONCE:
+                self._compare()
+
+    def changes(self) -> Mapping[int, tuple[Label, bool]]:
+        """Number of the stored row -> its label now, and whether its bytes are the same."""
+        self._compare()
+        return self._changes
+
+    def same_before(self, one: int, other: int) -> bool:
+        """Whether two stored rows had the same label."""
+        return bool(self._stored[one].as_py() == self._stored[other].as_py())
+
+    def _compare(self) -> None:
+        if not self._waiting:
+            return
+        labels = list(dict.fromkeys(label for label, _ in self._waiting.values()))
+        digests = dict(zip(labels, self._digests(labels), strict=True))
+        before = self._stored.take(pa.array(self._waiting, pa.int64())).to_pylist()
+        for (number, seen), old in zip(self._waiting.items(), before, strict=True):
+            if digests[seen[0]] != old:
+                self._changes[number] = seen
+        self._waiting.clear()
 
 
 class Comparison:

@@ -6,13 +6,16 @@ This module loads torch. A run that finds nothing new never imports it.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import deque
-from collections.abc import Generator
+from collections.abc import Callable, Generator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -27,7 +30,6 @@ from pipeline.extraction.images.pixel_hash import PixelHash
 from pipeline.extraction.stored_picture import HeldPictures
 from pipeline.jobs.cluster.connection import settle_environment
 from pipeline.jobs.cluster.left_shards import Metadata, shard_folder, shard_metadata, take_left
-from pipeline.jobs.committer import CommitShard, Committer
 from pipeline.jobs.models import load_extractor, work_of
 from pipeline.jobs.run_report import WorkDone
 from pipeline.jobs.session import Session
@@ -35,12 +37,16 @@ from pipeline.jobs.shard_progress import ShardProgress
 from pipeline.people.directory import Directories
 from pipeline.people.shards import Enroller
 from pipeline.runtime.device import resolve_device
-from pipeline.runtime.stage_times import LOAD, WRITE
-from pipeline.runtime.threads import thread_count
+from pipeline.runtime.stage_times import DECIDE, LOAD, WRITE, StageTimes
+from pipeline.runtime.threads import own_threads, thread_count, torch_threads
 from pipeline.store import RunRow
 
 if TYPE_CHECKING:
     from pipeline.jobs.cluster.engine import RayEngine
+
+CommitShard: TypeAlias = Callable[[int, pa.Table, pa.Table], None]  # a shard's number, manifest rows, extraction
+_COMMITS_AT_ONCE: Final = 2  # one in progress, and one that waits, so that memory does not grow if commits are slower
+_log = logging.getLogger(__name__)
 
 
 class ShardStages:
@@ -187,3 +193,46 @@ class ShardStages:
 
     def _manifest(self, run: RunRow, shard: int) -> pa.Table:
         return self._store.read_manifest(run, shard)
+
+
+class Committer:
+    """A thread that commits shards in the order in which they come. A context manager: the end of the block waits for
+    all of them; if an error ends it, for the one in progress."""
+
+    def __init__(self, commit: CommitShard, times: StageTimes, threads: int = 1) -> None:
+        """`threads`: how many torch uses for a commit's products."""
+        self._commit = commit
+        self._times = times
+        self._pending: deque[Future[None]] = deque()
+        torch_threads()  # fixes this thread's own number, before the other sets its
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="commit", initializer=own_threads, initargs=(threads,))
+
+    def __enter__(self) -> Committer:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None) -> None:
+        self._thread.shutdown(cancel_futures=kind is not None)
+        if kind is None:
+            self.wait()
+        for commit in self._pending:
+            if not commit.cancelled() and (error := commit.exception()) is not None:
+                _log.warning("Beside this error, a shard was not committed: %s", error)
+                return
+
+    def __call__(self, shard: int, manifest: pa.Table, extracted: pa.Table) -> None:
+        """Takes a shard, once there is room. Raises what an earlier commit raised."""
+        while self._pending and (self._pending[0].done() or len(self._pending) == _COMMITS_AT_ONCE):
+            self._pending.popleft().result()
+        before = self._pending[-1] if self._pending else None
+        self._pending.append(self._thread.submit(self._work, before, shard, manifest, extracted))
+
+    def wait(self) -> None:
+        """Until all shards are committed. Raises what a commit raised."""
+        while self._pending:
+            self._pending.popleft().result()
+
+    def _work(self, before: Future[None] | None, shard: int, manifest: pa.Table, extracted: pa.Table) -> None:
+        if before is not None:
+            before.result()  # after a failure nothing more is committed
+        with self._times.stage(DECIDE):
+            self._commit(shard, manifest, extracted)
