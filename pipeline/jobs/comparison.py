@@ -75,9 +75,6 @@ class StoredRows:
         for number, key in enumerate(zip(table["path"].to_pylist(), table["directory"].to_pylist(), strict=True)):
             self._by_key[key] = (*self._by_key.get(key, ()), number)
 
-    def __len__(self) -> int:
-        return len(self.media_ids)
-
     @property
     def paths(self) -> int:
         """How many there are."""
@@ -88,7 +85,7 @@ class StoredRows:
 
     def with_state(self, key: RowKey, state: FileState) -> int | None:
         """The number of the row that was read from the file in this state."""
-        for number in self._by_key.get(key, ()):
+        for number in self.numbers(key):
             known = (column[number] for column in self._states)
             if self._tells[number] and all(old == new for old, new in zip(known, state, strict=False)):
                 return number
@@ -96,16 +93,16 @@ class StoredRows:
 
     def with_hash(self, key: RowKey, sha256: str | None) -> int | None:
         """The number of the row with these bytes; of None: of one that could not be read either."""
-        return next((n for n in self._by_key.get(key, ()) if self._hashes[n].as_py() == sha256), None)
+        return next((n for n in self.numbers(key) if self._hashes[n].as_py() == sha256), None)
 
     def content(self, key: RowKey) -> str | None:
         """The hash of what was last read at a path; None: nothing was."""
-        hashes = (self._hashes[number].as_py() for number in reversed(self._by_key.get(key, ())))
+        hashes = (self._hashes[number].as_py() for number in reversed(self.numbers(key)))
         return next((sha256 for sha256 in hashes if sha256 is not None), None)
 
     def meet(self, key: RowKey) -> None:
         """The source has the path."""
-        for number in self._by_key.get(key, ()):
+        for number in self.numbers(key):
             self._met[number] = True
 
     def not_met(self) -> Iterator[RowKey]:

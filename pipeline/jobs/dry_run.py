@@ -14,7 +14,7 @@ import pyarrow as pa
 from pipeline.extraction.rows import EXTRACT
 from pipeline.jobs.accounts import DEFAULT_ACCOUNT, find_account
 from pipeline.jobs.moved_source import moved_source
-from pipeline.jobs.plan import Planner, count_changes
+from pipeline.jobs.plan import Plan
 from pipeline.jobs.plan_counts import PlanCounts, listed
 from pipeline.jobs.profile import Profiler
 from pipeline.jobs.session import RunRequest, Session, require_sources
@@ -84,14 +84,14 @@ def dry_run(request: RunRequest, progress: Progress | None = None, stop: threadi
     with _session(request, progress or SilentProgress(), stop or threading.Event()) as command:
         for source in request.sources:
             session = command.of_source(source)
-            planner = Planner(session, moved=moved_source(session), forgets=True)
-            for batch in planner.scan():
+            plan = Plan(session, moved=moved_source(session), forgets=True)
+            for batch in plan.scan():
                 report.to_decode += batch["action"].to_pylist().count(EXTRACT)
                 statuses = (status for status in batch["status"].to_pylist() if status is not None)
                 report.rejected.update(status for status in statuses if status not in ACCEPTED_STATUSES)
-            planner.counts.labels_changed = count_changes(planner.labels)
-            planner.counts.forgotten_missing = planner.missing.count if planner.missing else 0
-            report.counts += planner.counts
+            plan.counts.labels_changed = plan.labels_changed
+            plan.counts.forgotten_missing = plan.missing.count if plan.missing else 0
+            report.counts += plan.counts
     return report
 
 

@@ -9,7 +9,6 @@ import dataclasses
 import json
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Any
 
@@ -39,16 +38,6 @@ from pipeline.types import DUPLICATE_ROW, ImageRef
 _PIXELS_PER_BYTE = 4  # of photographs whose header does not tell how many pixels will be decoded
 
 
-@dataclass(frozen=True)
-class Plan:
-    """What a scan found, and the run that it planned: None where nothing has changed. One without rows has only to be
-    finished: photos moved, say, and none is to be extracted."""
-
-    counts: PlanCounts
-    run: RunRow | None = None
-    missing: MissingPhotos | None = None  # that are to be forgotten once the run's photos are in
-
-
 def counts_of(run: RunRow) -> PlanCounts:
     """What the scan that planned an unfinished run found; versions that did not write it down leave its rows."""
     return PlanCounts(**run.summary) if run.summary else PlanCounts(new=run.rows or 0)
@@ -60,66 +49,10 @@ def rows_of(store: Store, run: RunRow) -> set[RowKey]:
     return set(zip(table["path"].to_pylist(), table["directory"].to_pylist(), strict=True))
 
 
-def plan_run(
-    session: Session, counted: Collection[RowKey] = (), moved: SourceMove | None = None, *, forgets: bool = False
-) -> Plan:
-    """Scans the session's source, which may have `moved`, and writes down a run of what its store does not have.
-
-    Rows that the command has `counted` before are not counted again as already in. With `forgets` missing photos are
-    chosen that are to be forgotten. Raises UsageError without a source, InputError, TooManyDirectories, and Interrupted
-    once the session's stop is set; then nothing has moved.
-    """
-    source = source_name(session.to_scan)
-    planner = Planner(session, counted, moved, forgets=forgets)
-    with session.profiler.times.stage(SCAN):
-        batches = planner.scan()
-        first = next(batches, None)
-        only_labels = first is None and not planner.notes.changes and planner.missing is None
-        followed = PlanCounts()
-        if only_labels:
-            if planner.notes:
-                session.store.end_scan(source, session.account_id, planner.notes)
-            followed = follow_labels(session, planner.labels)
-            if followed.labels_changed == followed.unsettled:
-                return Plan(planner.counts + followed)
-        run, rows = _write_manifest(session, source, chain([] if first is None else [first], batches))
-    counts, shards = planner.counts + followed, len(session.store.shard_starts(run)) - 1
-    planned = dataclasses.replace(run, rows=rows, shards=shards, summary=counts.kept())
-    planned_run = session.store.end_scan(source, session.account_id, planner.notes, planned)
-    if not only_labels:  # after it, so that photos are found where they are now
-        counts += follow_labels(session, planner.labels)
-    return Plan(counts, planned_run, planner.missing)
-
-
-def count_changes(changes: Mapping[str, Sequence[LabelChange]]) -> int:
-    """How many labels changed of photos whose bytes are the same."""
-    return sum(same_bytes for labels in changes.values() for *_, same_bytes in labels)
-
-
-def follow_labels(session: Session, changes: Mapping[str, Sequence[LabelChange]]) -> PlanCounts:
-    """Applies changed labels by a correction for each directory; returns what followed. Raises StoreError: the next
-    run then finds done what was done before it."""
-    followed = PlanCounts(labels_changed=count_changes(changes))
-    for directory, labels in changes.items():
-        request = CorrectionRequest(session.account_id, directory, "label", origin="label", labels=labels)
-        answer = session.store.correct(request)
-        if answer.labels is not None:
-            followed += PlanCounts(**dataclasses.asdict(answer.labels))
-    return followed
-
-
-def _write_manifest(session: Session, source: str, batches: Iterator[pa.RecordBatch]) -> tuple[RunRow, int]:
-    """A run with its manifest, and the number of its rows."""
-    store, directory, kind = session.store, session.request.directory, source_kind(session.to_scan)
-    limits = {"shard_rows": session.settings.run.shard_rows, "shard_pixels": session.settings.run.shard_pixels}
-    settings = {**limits, "match": dataclasses.asdict(session.settings.match)}
-    run = store.begin_run(source, kind, session.account_id, directory, settings)
-    return run, store.write_manifest(run.run_id, batches, MANIFEST_SCHEMA, **limits)
-
-
-class Planner:
-    """Turns the rows of the session's source into manifest rows. Memory: about 0.5 KB per row of the source and of its
-    rows in the store, and 1 KB per new row of a source that the store has rows of."""
+class Plan:
+    """What the session's source has that its store does not have: manifest rows, and later a run of them. Memory: about
+    0.5 KB per row of the source and of its rows in the store, and 1 KB per new row of a source that the store has rows
+    of."""
 
     def __init__(
         self,
@@ -129,17 +62,71 @@ class Planner:
         *,
         forgets: bool = False,
     ) -> None:
-        """As `plan_run`. `moved`: the source, since it was scanned last."""
+        """Rows that the command has `counted` before are not counted again as already in. `moved`: the source, since it
+        was scanned last. With `forgets` missing photos are chosen that are to be forgotten."""
         self._session = session
         self._store = session.store
         self._counted = counted
         self._moved = moved
         self._forgets = forgets
+        self.run: RunRow | None = None  # that `write` made
         # These four are complete after `scan`.
         self.counts = PlanCounts()
         self.notes = ScanNotes()
-        self.missing: MissingPhotos | None = None  # that are to be forgotten
+        self.missing: MissingPhotos | None = None  # that are to be forgotten once the run's photos are in
         self.labels: Mapping[str, Sequence[LabelChange]] = {}  # that changed, by directory
+
+    def write(self) -> None:
+        """Scans, and writes down a `run` of what it found, if anything changed. A run without rows has only to be
+        finished: photos moved, say, and none is to be extracted.
+
+        Raises UsageError without a source, InputError, TooManyDirectories, and Interrupted once the session's stop is
+        set; then nothing has moved.
+        """
+        session, source = self._session, source_name(self._session.to_scan)
+        with session.profiler.times.stage(SCAN):
+            batches = self.scan()
+            first = next(batches, None)
+            only_labels = first is None and not self.notes.changes and self.missing is None
+            if only_labels:
+                if self.notes:
+                    session.store.end_scan(source, session.account_id, self.notes)
+                followed = self._follow_labels()
+                if followed.labels_changed == followed.unsettled:
+                    return
+            run, rows = self._write_manifest(source, chain([] if first is None else [first], batches))
+        shards = len(session.store.shard_starts(run)) - 1
+        planned = dataclasses.replace(run, rows=rows, shards=shards, summary=self.counts.kept())
+        self.run = session.store.end_scan(source, session.account_id, self.notes, planned)
+        if not only_labels:  # after it, so that photos are found where they are now
+            self._follow_labels()
+
+    def _write_manifest(self, source: str, batches: Iterator[pa.RecordBatch]) -> tuple[RunRow, int]:
+        """A run with its manifest, and the number of its rows."""
+        session = self._session
+        limits = {"shard_rows": session.settings.run.shard_rows, "shard_pixels": session.settings.run.shard_pixels}
+        settings = {**limits, "match": dataclasses.asdict(session.settings.match)}
+        kind, directory = source_kind(session.to_scan), session.request.directory
+        run = session.store.begin_run(source, kind, session.account_id, directory, settings)
+        return run, session.store.write_manifest(run.run_id, batches, MANIFEST_SCHEMA, **limits)
+
+    @property
+    def labels_changed(self) -> int:
+        """How many labels changed of photos whose bytes are the same."""
+        return sum(same_bytes for labels in self.labels.values() for *_, same_bytes in labels)
+
+    def _follow_labels(self) -> PlanCounts:
+        """Applies changed labels by a correction for each directory; counts and returns what followed. Raises
+        StoreError: the next run then finds done what was done before it."""
+        followed = PlanCounts(labels_changed=self.labels_changed)
+        for directory, labels in self.labels.items():
+            account_id = self._session.account_id
+            request = CorrectionRequest(account_id, directory, "label", origin="label", labels=labels)
+            answer = self._store.correct(request)
+            if answer.labels is not None:
+                followed += PlanCounts(**dataclasses.asdict(answer.labels))
+        self.counts += followed
+        return followed
 
     def scan(self) -> Iterator[pa.RecordBatch]:
         """`batches` of the session's source."""
@@ -206,7 +193,7 @@ class Planner:
         """The rows that the store does not have, in pieces. Where it has others of the source, all are compared first:
         a file that is new may be one that vanished."""
         chunks = ([row for row in chunk if not self._is_in(row)] for chunk in self._compared.chunks(refs))
-        if not len(self._stored):
+        if not self._stored.paths:
             return chunks
         rows = iter(self._compared.without_moves([*chain.from_iterable(chunks)]))
         return iter(lambda: [*islice(rows, CHUNK_ROWS)], [])

@@ -23,7 +23,7 @@ from pipeline.jobs.comparison import RowKey
 from pipeline.jobs.missing import MissingPhotos, forget_missing
 from pipeline.jobs.moved_source import moved_source
 from pipeline.jobs.page_data import page_file
-from pipeline.jobs.plan import Plan, counts_of, plan_run, rows_of
+from pipeline.jobs.plan import Plan, counts_of, rows_of
 from pipeline.jobs.plan_counts import PlanCounts
 from pipeline.jobs.run_page import leave_page, report_of
 from pipeline.jobs.run_report import RunReport, RunTotals, WorkDone, make_report
@@ -76,7 +76,8 @@ def scan(request: RunRequest, progress: Progress | None = None, stop: threading.
                 "and `facepipe group`, or with `facepipe run`; `facepipe abandon` gives it up."
             )
         command = _Command(session)
-        plan = plan_run(session)
+        plan = Plan(session)
+        plan.write()
         command.counts = plan.counts
         if plan.run is not None and not plan.run.rows:
             command.work(plan.run, plan.counts)
@@ -97,8 +98,13 @@ def _work_on_planned(
     request: RunRequest, progress: Progress | None, stop: threading.Event | None, **stages: bool
 ) -> RunReport:
     with open_session(request, progress, stop, create=False) as session:
+        planned = _unfinished(session)
+        if planned is None:
+            raise UsageError(message="No run is planned. Begin with `facepipe scan SOURCE --store DIR`.")
+        damage = session.store.manifest_damage(planned)
+        if damage is not None:
+            raise damaged_file(session.store.folder, manifest_file(planned.run_id), damage)
         command = _Command(session)
-        planned = _planned(session)
         command.counts = counts_of(planned)
         with part_of_command():
             command.work(planned, command.counts, **stages)
@@ -138,17 +144,6 @@ def _sound_run(session: Session) -> RunRow | None:
         f" {unfinished.shards} shards are in, the rest is planned anew."
     )
     return None
-
-
-def _planned(session: Session) -> RunRow:
-    """The unfinished, planned run. Raises UsageError where there is none, StoreDamaged where its manifest is."""
-    unfinished = _unfinished(session)
-    if unfinished is None:
-        raise UsageError(message="No run is planned. Begin with `facepipe scan SOURCE --store DIR`.")
-    damage = session.store.manifest_damage(unfinished)
-    if damage is not None:
-        raise damaged_file(session.store.folder, manifest_file(unfinished.run_id), damage)
-    return unfinished
 
 
 def _going_on(session: Session, run: RunRow) -> str:
@@ -199,7 +194,8 @@ class _Command:
             found, counted = counts_of(planned), rows_of(session.store, planned)
             self.work(planned, found)
         last = session.store.runs(moved.old if moved else session.source, session.account_id).last
-        plan = plan_run(session, counted, moved, forgets=True)
+        plan = Plan(session, counted, moved, forgets=True)
+        plan.write()
         if plan.counts.already_in:
             _note_for_new_photos_only(session, last)
         if plan.run is not None:
@@ -283,10 +279,11 @@ class _Command:
         report = self._report(self._run_ids, totals, self.counts)
         if not self._run_ids:
             found = self._session.store.runs(self._session.source, self._session.account_id)
-            report = dataclasses.replace(report, run_id=found.last.run_id if found.last else None)
+            report.run_id = found.last.run_id if found.last else None
             self._show_last(found)
-        warnings = (*report.warnings, *self._warnings)
-        return dataclasses.replace(report, pages=[str(page) for page in self._pages], warnings=warnings)
+        report.pages = [str(page) for page in self._pages]
+        report.warnings += tuple(self._warnings)
+        return report
 
     def _show_last(self, found: Runs) -> None:
         """Names the page of the source's last run, if it is finished; one that is missing, as after a crash, is made
