@@ -277,9 +277,8 @@ def _is_host(text: str) -> bool:
     return text == ANY or is_name or ("/" not in text and _is_network(text))
 
 
-# Set only through `match.threshold`.
-_DERIVED = frozenset({"match.threshold_fmr"})
 _THRESHOLD = "match.threshold"
+_RATE = "match.threshold_fmr"  # set only through the threshold, as fmr:1e-4
 _FMR = "fmr:"
 _SECRET = frozenset({"security.master_key"})  # never repeated in a message or a report
 # Settings that list several values, separated by commas: what each value must be.
@@ -321,7 +320,7 @@ def known_keys() -> Mapping[str, Any]:
     keys: dict[str, Any] = {}
     for section, cls in typing.get_type_hints(Settings).items():
         keys.update({f"{section}.{name}": hint for name, hint in typing.get_type_hints(cls).items()})
-    return MappingProxyType({key: hint for key, hint in keys.items() if key not in _DERIVED})
+    return MappingProxyType({key: hint for key, hint in keys.items() if key != _RATE})
 
 
 @functools.cache
@@ -350,7 +349,7 @@ def load_settings(
     values.update(_from_environ(environ))
     for key, value in (flags or {}).items():
         if value is not None:
-            values[key] = _accepted(key, value, "the flags")
+            values |= _accepted(key, value, "the flags")
     return _build(values)
 
 
@@ -359,7 +358,7 @@ def _from_environ(environ: Mapping[str, str]) -> dict[str, Any]:
     for variable, text in environ.items():
         if variable.startswith(ENV_PREFIX) and variable not in ENV_OTHER:
             key = variable[len(ENV_PREFIX) :].lower().replace("__", ".", 1)
-            values[key] = _accepted(key, text, f"the environment ({variable})")
+            values |= _accepted(key, text, f"the environment ({variable})")
     return values
 
 
@@ -383,7 +382,7 @@ def _from_yaml(file: Path) -> dict[str, Any]:
         if not isinstance(content, dict):
             raise BadValue(key=section, where=where, value=repr(content), expected="must be a mapping")
         for name, value in content.items():
-            values[f"{section}.{name}"] = _accepted(f"{section}.{name}", value, where)
+            values |= _accepted(f"{section}.{name}", value, where)
     return values
 
 
@@ -405,32 +404,26 @@ class _StrictLoader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-def _accepted(key: str, value: Any, where: str) -> Any:
-    """`value` as the key's type. Raises UnknownKey or BadValue, both naming `where` it was given."""
+def _accepted(key: str, value: Any, where: str) -> dict[str, Any]:
+    """The key with `value` as its type, and what it sets as well. Raises UnknownKey or BadValue, which name `where` it
+    was given."""
     if key not in known_keys():
         raise UnknownKey(key=key, where=where, hint=_nearest(key, known_keys()))
     if key == _THRESHOLD and isinstance(value, str) and value.strip().lower().startswith(_FMR):
-        return _parse_rate(value, where)
+        return {_THRESHOLD: math.nan, _RATE: _parse_rate(value, where)}
     parsed = _convert(key, value, where)
     parsed = _FORMER.get((key, parsed), parsed)
     _check(key, parsed, where)
-    return parsed
+    return {key: parsed, _RATE: None} if key == _THRESHOLD else {key: parsed}
 
 
-@dataclass(frozen=True)
-class _FalseMatchRate:
-    """A threshold given as a false match rate."""
-
-    fmr: float
-
-
-def _parse_rate(text: str, where: str) -> _FalseMatchRate:
+def _parse_rate(text: str, where: str) -> float:
     """The rate in `fmr:1e-4`. Raises BadValue."""
     rate = _as_type(float, text.strip()[len(_FMR) :])
     if rate is None or not 0 < rate < 1:
         expected = f"must be {THRESHOLD_RULE}, or a false match rate between 0 and 1, as in fmr:1e-4"
         raise BadValue(key=_THRESHOLD, where=where, value=repr(text), expected=expected)
-    return _FalseMatchRate(rate)
+    return float(rate)
 
 
 def _nearest(key: str, keys: Iterable[str]) -> str:
@@ -482,16 +475,12 @@ def _type_name(options: tuple[Any, ...]) -> str:
 
 def _build(values: Mapping[str, Any]) -> Settings:
     settings = Settings()
-    by_section: dict[str, dict[str, Any]] = {}
+    sections: dict[str, dict[str, Any]] = {}
     for key, value in values.items():
         section, name = key.split(".")
-        is_rate = isinstance(value, _FalseMatchRate)
-        fields = {"threshold": math.nan, "threshold_fmr": value.fmr} if is_rate else {name: value}
-        by_section.setdefault(section, {}).update(fields)
-    return dataclasses.replace(
-        settings,
-        **{s: dataclasses.replace(getattr(settings, s), **v) for s, v in by_section.items()},
-    )
+        sections.setdefault(section, {})[name] = value
+    changed = {section: dataclasses.replace(getattr(settings, section), **own) for section, own in sections.items()}
+    return dataclasses.replace(settings, **changed)
 
 
 def without_secrets(word: str) -> str:
