@@ -21,7 +21,6 @@ import typing
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
 import yaml
@@ -54,14 +53,60 @@ AUTO, FLOAT32, FLOAT16, BFLOAT16 = "auto", "float32", "float16", "bfloat16"  # p
 Value = TypeVar("Value", int, float)
 
 
+def _rule(is_valid: Callable[[Any], bool], expected: str) -> dict[str, Any]:
+    """The rule of a setting; `expected` is what a refused value must be."""
+    return {"is_valid": is_valid, "expected": expected}
+
+
 def _within(low: float, high: float, *, default: Value) -> Value:
     """A setting that is a number in [low, high]."""
-    return field(default=default, metadata={"range": (low, high)})
+    # False for NaN, and correct for whole numbers too large for a float.
+    rule = _rule(lambda value: low <= value <= high, f"in [{_number(low)}, {_number(high)}]")
+    return field(default=default, metadata=rule)
+
+
+def _number(value: float) -> str:
+    return str(value) if isinstance(value, int) else f"{value:g}"
 
 
 def _one_of(*choices: str, default: str) -> str:
     """A setting that is one of these words."""
-    return field(default=default, metadata={"choices": choices})
+    return field(default=default, metadata=_rule(lambda value: value in choices, " or ".join(choices)))
+
+
+def _list_of(is_valid: Callable[[str], bool], expected: str) -> str | None:
+    """A setting that lists several values, separated by commas, or None."""
+    rule = _rule(lambda value: value is None or all(map(is_valid, listed(value))), expected)
+    return field(default=None, metadata=rule)
+
+
+def listed(value: str) -> list[str]:
+    """The values of a setting that lists several, separated by commas."""
+    return [item.strip() for item in value.split(",")]
+
+
+def is_threshold(value: float) -> bool:
+    """Whether the contract takes `value` as T: beyond 3.99 the score would no longer tell distances apart."""
+    return 0 <= value <= MAX_THRESHOLD or value == EVERYBODY
+
+
+def _is_network(text: str) -> bool:
+    try:
+        ipaddress.ip_network(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_origin(text: str) -> bool:
+    """As browsers write an origin; `*` is any."""
+    return text == ANY or re.fullmatch(r"https?://[a-z0-9.:\[\]-]+", text) is not None
+
+
+def _is_host(text: str) -> bool:
+    """A name as it goes into a Host header, or an IP address; `*` is any."""
+    is_name = re.fullmatch(r"[A-Za-z0-9_.-]+", text) is not None  # or IPv4
+    return text == ANY or is_name or ("/" not in text and _is_network(text))
 
 
 @dataclass(frozen=True)
@@ -109,7 +154,8 @@ class EmbedSettings:
 
 @dataclass(frozen=True)
 class MatchSettings:
-    threshold: float = CONTRACT_THRESHOLD  # T; NaN until the calibration turns `threshold_fmr` into one
+    # T; NaN until the calibration turns `threshold_fmr` into one
+    threshold: float = field(default=CONTRACT_THRESHOLD, metadata=_rule(is_threshold, THRESHOLD_RULE))
     min_cpq: float = _within(0, 1, default=0.59)
     min_fsq: float = _within(0, 1, default=0.40)
     min_fcq: float = _within(0, 1, default=0.45)
@@ -182,9 +228,16 @@ class ServeSettings:
     object_port: int | None = None  # a second port for the same service
     tls_cert: str | None = None  # PEM files
     tls_key: str | None = None
-    trusted_proxies: str | None = None  # addresses and networks, comma-separated, whose X-Forwarded-For counts
-    allowed_hosts: str | None = None  # names in Host, comma-separated, or *; None: of the loopback if only it listens
-    cors_origins: str | None = None  # origins of web pages that may call, comma-separated, or *; None: no others
+    # whose X-Forwarded-For counts
+    trusted_proxies: str | None = _list_of(
+        _is_network, "IP addresses or networks such as 10.0.0.0/8, separated by commas"
+    )
+    # names in Host; None: of the loopback if only it listens
+    allowed_hosts: str | None = _list_of(
+        _is_host, "host names or IP addresses without ports, separated by commas, or *"
+    )
+    # of web pages that may call; None: no others
+    cors_origins: str | None = _list_of(_is_origin, "origins such as https://example.org, separated by commas, or *")
     hosting: str = _one_of("local", "cloud", default="local")
     public_url: str | None = None  # host (and path) that clients reach, for image addresses in cloud hosting
     object_scheme: str | None = None  # of image addresses; None: cvos (local), https (cloud)
@@ -243,75 +296,24 @@ class Settings:
         return hashlib.sha256(text.encode()).hexdigest()
 
 
-def is_threshold(value: float) -> bool:
-    """Whether the contract takes `value` as T: beyond 3.99 the score would no longer tell distances apart."""
-    return 0 <= value <= MAX_THRESHOLD or value == EVERYBODY
-
-
 def nearest_threshold(value: float) -> float:
     """A T that an earlier version or a calibration chose, as the contract takes it now."""
     return value if value == EVERYBODY else min(value, MAX_THRESHOLD)
-
-
-def listed(value: str) -> list[str]:
-    """The values of a setting that lists several, separated by commas."""
-    return [item.strip() for item in value.split(",")]
-
-
-def _is_network(text: str) -> bool:
-    try:
-        ipaddress.ip_network(text)
-    except ValueError:
-        return False
-    return True
-
-
-def _is_origin(text: str) -> bool:
-    """As browsers write an origin; `*` is any."""
-    return text == ANY or re.fullmatch(r"https?://[a-z0-9.:\[\]-]+", text) is not None
-
-
-def _is_host(text: str) -> bool:
-    """A name as it goes into a Host header, or an IP address; `*` is any."""
-    is_name = re.fullmatch(r"[A-Za-z0-9_.-]+", text) is not None  # or IPv4
-    return text == ANY or is_name or ("/" not in text and _is_network(text))
 
 
 _THRESHOLD = "match.threshold"
 _RATE = "match.threshold_fmr"  # set only through the threshold, as fmr:1e-4
 _FMR = "fmr:"
 _SECRET = frozenset({"security.master_key"})  # never repeated in a message or a report
-# Settings that list several values, separated by commas: what each value must be.
-_LISTS: Mapping[str, tuple[Callable[[str], bool], str]] = MappingProxyType(
-    {
-        "serve.trusted_proxies": (_is_network, "IP addresses or networks such as 10.0.0.0/8, separated by commas"),
-        "serve.allowed_hosts": (_is_host, "host names or IP addresses without ports, separated by commas, or *"),
-        "serve.cors_origins": (_is_origin, "origins such as https://example.org, separated by commas, or *"),
-    }
-)
 # Values of old configurations, which mean what came in their place.
-_FORMER: Mapping[tuple[str, Any], Any] = MappingProxyType({("run.backend", "onnxruntime"): OPENVINO})
+_FORMER: Mapping[tuple[str, Any], Any] = {("run.backend", "onnxruntime"): OPENVINO}
 
 
 def _check(key: str, value: Any, where: str) -> None:
-    """Raises BadValue where `value` is outside the key's range, not one of its choices, or lists something else."""
-    # False for NaN, and correct for whole numbers too large for a float.
-    rules = _rules()[key]
-    if "range" in rules and not rules["range"][0] <= value <= rules["range"][1]:
-        low, high = rules["range"]
-        raise BadValue(key=key, where=where, value=value, expected=f"must be in [{_number(low)}, {_number(high)}]")
-    if key == _THRESHOLD and not is_threshold(value):
-        raise BadValue(key=key, where=where, value=value, expected=f"must be {THRESHOLD_RULE}")
-    if "choices" in rules and value not in rules["choices"]:
-        raise BadValue(key=key, where=where, value=repr(value), expected=f"must be {' or '.join(rules['choices'])}")
-    if key in _LISTS and value is not None:
-        is_valid, expected = _LISTS[key]
-        if not all(map(is_valid, listed(value))):
-            raise BadValue(key=key, where=where, value=repr(value), expected=f"must be {expected}")
-
-
-def _number(value: float) -> str:
-    return str(value) if isinstance(value, int) else f"{value:g}"
+    """Raises BadValue if `value` breaks the key's rule."""
+    rule = _rules()[key]
+    if rule and not rule["is_valid"](value):
+        raise BadValue(key=key, where=where, value=repr(value), expected=f"must be {rule['expected']}")
 
 
 @functools.cache
@@ -320,12 +322,12 @@ def known_keys() -> Mapping[str, Any]:
     keys: dict[str, Any] = {}
     for section, cls in typing.get_type_hints(Settings).items():
         keys.update({f"{section}.{name}": hint for name, hint in typing.get_type_hints(cls).items()})
-    return MappingProxyType({key: hint for key, hint in keys.items() if key != _RATE})
+    return {key: hint for key, hint in keys.items() if key != _RATE}
 
 
 @functools.cache
 def _rules() -> Mapping[str, Mapping[str, Any]]:
-    """What `_within` and `_one_of` say of each key."""
+    """The rule of each key; empty for one without."""
     sections = typing.get_type_hints(Settings).items()
     return {f"{section}.{each.name}": each.metadata for section, cls in sections for each in dataclasses.fields(cls)}
 
