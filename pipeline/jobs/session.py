@@ -103,8 +103,7 @@ def open_session(
         _open(request, create) if opened is None else nullcontext(opened) as store,
         store.lock_runs(request.command),
     ):
-        if not create and opened is None:
-            store.unlock()
+        store.unlock()
         settings = settings_of_store(request.settings, store.identity, request.store)
         account, account_id = settle_account(store, request.account)
         if store.server is not None:

@@ -135,13 +135,15 @@ class ShardStages:
         on_ray, folder = self._session.settings.run.engine == RAY, self._session.settings.run.shard_folder
         # An earlier command may have had the other engine, or no folder. Where workers begin, they look into theirs.
         for left_in in {None, folder} - ({folder} if on_ray and missing else set()):
-            missing = missing - take_left(self._store, run.run_id, left_in, missing, partial(self._manifest, run))
+            missing = missing - take_left(
+                self._store, run.run_id, left_in, missing, partial(self._store.read_manifest, run)
+            )
         engine = self._ray_engine(run, metadata) if on_ray and missing else self._local_engine()
-        rows = ((k, self._manifest(run, k)) for k in pending if k in missing)
+        rows = ((k, self._store.read_manifest(run, k)) for k in pending if k in missing)
         results = engine.run_shards(rows, self._progress.advance)
         try:
             for shard in pending:
-                manifest = self._manifest(run, shard)
+                manifest = self._store.read_manifest(run, shard)
                 self._progress.begin_shard(len(manifest))
                 if shard not in missing:
                     table = self._store.read_run_shard(run.run_id, shard)
@@ -190,9 +192,6 @@ class ShardStages:
                 )
             session.profiler.watch(self._extractor.detector.networks.device)
         return self._extractor
-
-    def _manifest(self, run: RunRow, shard: int) -> pa.Table:
-        return self._store.read_manifest(run, shard)
 
 
 class Committer:
