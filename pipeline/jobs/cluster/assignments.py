@@ -42,12 +42,12 @@ class Assignments:
         self._window = window
         self._clock = clock
         self._open: dict[int, Shard] = {}  # in the order of the manifest
-        self._waiting: deque[Shard] = deque()  # without a worker
         self._seconds: deque[float] = deque(maxlen=_RECENT)
 
     def first(self) -> Shard | None:
         """The shard that is to be taken next; None: there is none left."""
-        self._pull(1)
+        if not self._open:
+            self._pull()
         return next(iter(self._open.values()), None)
 
     def widen(self, window: int) -> None:
@@ -60,8 +60,6 @@ class Assignments:
         shard = self._waiting_for(worker, alone=alone) or self._straggler(worker)
         if shard is None:
             return None
-        if shard in self._waiting:
-            self._waiting.remove(shard)
         shard.workers[worker] = self._clock()
         return shard
 
@@ -84,18 +82,14 @@ class Assignments:
         """A worker is gone: its shards wait for another. Raises ShardFailed where the one it worked on failed too
         often: some photo of it may be what ends workers."""
         in_hand = self.in_hand(worker)
-        for shard in reversed(in_hand):
+        for shard in in_hand:
             del shard.workers[worker]
-            if not shard.done and not shard.workers:
-                self._waiting.appendleft(shard)
         if in_hand and not in_hand[0].done:
             self._failed(in_hand[0], reason)
 
     def made_again(self, shard: Shard, reason: str) -> None:
         """What was left of a shard cannot be used. Raises ShardFailed after the third time."""
         shard.done = False
-        if not shard.workers:
-            self._waiting.appendleft(shard)
         self._failed(shard, reason)
 
     def taken(self, shard: Shard) -> None:
@@ -107,24 +101,20 @@ class Assignments:
         if len(shard.failures) >= MOST_FAILURES:
             raise ShardFailed(shard=shard.number, times=len(shard.failures), detail=reason)
 
-    def _pull(self, most: int) -> None:
-        while len(self._open) < most:
-            shard = next(self._shards, None)
-            if shard is None:
-                return
+    def _pull(self) -> bool:
+        """Opens one more shard; False: there is none."""
+        shard = next(self._shards, None)
+        if shard is not None:
             self._open[shard.number] = shard
-            if not shard.done:
-                self._waiting.append(shard)
+        return shard is not None
 
     def _waiting_for(self, worker: str, *, alone: bool) -> Shard | None:
-        """A shard that waits and may go to this worker. Pulls until there is one, or the window is full."""
+        """The first shard without a worker that may go to this one. Pulls until there is one, or the window is full."""
         while True:
-            shard = next((shard for shard in self._waiting if alone or shard.maker != worker), None)
-            pulled = len(self._open)
-            if shard is not None or pulled >= self._window:
-                return shard
-            self._pull(pulled + 1)
-            if len(self._open) == pulled:
+            for shard in self._open.values():
+                if not shard.done and not shard.workers and (alone or shard.maker != worker):
+                    return shard
+            if len(self._open) >= self._window or not self._pull():
                 return None
 
     def _straggler(self, worker: str) -> Shard | None:
