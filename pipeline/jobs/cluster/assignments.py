@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Final
 
+import pyarrow as pa
+
 from pipeline.errors import ShardFailed
 
 MOST_FAILURES: Final = 3  # of one shard
@@ -24,8 +26,7 @@ class Shard:
     """A shard that is not taken yet."""
 
     number: int
-    rows: int
-    manifest: bytes  # its rows, as an Arrow stream
+    manifest: pa.Table  # its rows
     done: bool = False  # it lies in the shard folder
     told: bool = False  # as done, for progress
     workers: dict[str, float] = field(default_factory=dict)  # that have it, and since when
@@ -75,7 +76,7 @@ class Assignments:
             return 0  # of a second worker, and taken already
         self._seconds.append(self._clock() - shard.workers.pop(worker))
         shard.done, shard.maker = True, worker
-        rows, shard.told = 0 if shard.told else shard.rows, True
+        rows, shard.told = 0 if shard.told else len(shard.manifest), True
         return rows
 
     def lost(self, worker: str, reason: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -51,7 +51,7 @@ class _Worker:
     def extract(self, shard: Shard) -> None:
         if not self.calls:
             self._heard = time.monotonic()
-        self.calls[self.actor.extract.remote(shard.number, shard.manifest)] = shard.number
+        self.calls[self.actor.extract.remote(shard.number, pack(shard.manifest)[1])] = shard.number
 
     def finished(self, answer: Any) -> int:
         """The shard whose answer has come."""
@@ -105,10 +105,9 @@ class RayEngine:
 
         Raises ClusterFailed, NodeMismatch, ShardFailed, BucketFailed, and what workers raise.
         """
-        manifests: dict[int, pa.Table] = {}
         with ExitStack() as stack:
-            left = _described(shards, self._folder.shards(), manifests)
-            assignments = Assignments(left, 1)
+            there = self._folder.shards()
+            assignments = Assignments((Shard(k, rows, done=k in there) for k, rows in shards), 1)
             while (shard := assignments.first()) is not None:
                 if not shard.done and not self._wanted:
                     self._start(assignments, stack)
@@ -116,18 +115,17 @@ class RayEngine:
                     self._work(assignments, advance)
                 try:
                     size, metadata = self._order.identity.embedding_size, self._order.metadata
-                    table = read_left(self._folder, shard.number, manifests[shard.number], size, metadata)
+                    table = read_left(self._folder, shard.number, shard.manifest, size, metadata)
                 except ShardUnusable as exc:
                     self._folder.remove(shard.number)
                     assignments.made_again(shard, str(exc))
                     continue
                 if not shard.told:
-                    advance(shard.rows)
+                    advance(len(shard.manifest))
                 yield shard.number, table
                 # Whoever took the table has it in the store by now.
                 self._folder.remove(shard.number)
                 assignments.taken(shard)
-                del manifests[shard.number]
         self._folder.clear()
 
     def work_done(self) -> WorkDone:
@@ -271,11 +269,3 @@ class RayEngine:
 
 def _absolute(path: str | None) -> str | None:
     return None if path is None else str(Path(path).expanduser().absolute())
-
-
-def _described(
-    shards: Iterable[tuple[int, pa.Table]], there: set[int], manifests: dict[int, pa.Table]
-) -> Iterator[Shard]:
-    for number, rows in shards:
-        manifests[number] = rows
-        yield Shard(number, len(rows), pack(rows)[1], done=number in there)

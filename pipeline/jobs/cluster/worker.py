@@ -67,8 +67,6 @@ class Node:
 class Done:
     """A shard is in the shard folder; and all that its worker did so far."""
 
-    shard: int
-    node: str
     work: WorkDone
     stages: dict[str, tuple[int, float]]  # calls and seconds
     cpu_s: float
@@ -155,7 +153,7 @@ class ShardWorker:
                 raise ClusterFailed(detail="the command that its workers belong to has ended")
             self._order.folder.put(shard, table, self._order.metadata)
         work = replace(work_of(self._decoder, self._extractor), device=self._device)
-        return Done(shard, self._node, work, self._times.by_stage(), time.process_time())
+        return Done(work, self._times.by_stage(), time.process_time())
 
     def _work(self) -> None:
         order = self._order
@@ -166,7 +164,9 @@ class ShardWorker:
             first = self._waiting.get()
             try:
                 for shard, table in engine.run_shards(self._stream(first), lambda _: None):
-                    self._pop(shard).set_result(table)
+                    with self._lock:
+                        future = self._extracted.pop(shard)
+                    future.set_result(table)
             except BaseException as exc:  # noqa: BLE001  whatever it is, the calls must not wait for ever
                 with self._lock:
                     failed, self._extracted = self._extracted, {}
@@ -183,10 +183,6 @@ class ShardWorker:
                 yield self._waiting.get_nowait()
             except Empty:
                 return
-
-    def _pop(self, shard: int) -> Future[pa.Table]:
-        with self._lock:
-            return self._extracted.pop(shard)
 
     def _loaded(self) -> BatchExtractor:
         if self._extractor is None:
