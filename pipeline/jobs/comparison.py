@@ -194,7 +194,6 @@ class Comparison:
         self.back = 0  # photos that one missed, and that are where they were
         self._read_again: list[ReadAgain] = []
         self._back: list[int] = []
-        self._fresh_paths: set[str] = set()
         self._closed: set[str] = set()  # paths that could not be read; of a folder, what is in it is not known
         self._directory = directory
         self._watch = watch
@@ -237,7 +236,6 @@ class Comparison:
     def without_moves(self, fresh: Sequence[SourceRow]) -> list[SourceRow]:
         """Of all rows of the source that are not stored, those that no vanished file was moved to. Of equal files the
         first path is paired with the first."""
-        self._fresh_paths.update(row.ref.path for row in fresh)
         left: dict[tuple[str | None, str], list[RowKey]] = {}
         for key in sorted(self.stored.not_met(), reverse=True):
             left.setdefault((self.stored.content(key), key[1]), []).append(key)
@@ -249,7 +247,7 @@ class Comparison:
                 self._move(paired[row.key], row)
             for number in self.stored.numbers(row.key):
                 self._labels.see(number, row.label, same_bytes=False)
-        there = self._fresh_paths | self.stored.met_paths() if left else set()
+        there = {row.ref.path for row in fresh} | self.stored.met_paths() if left else set()
         self.missing = sorted(key for keys in left.values() for key in keys if self._is_missed(key[0], there))
         self.vanished = [key for key in self.missing if not self.stored.was_missed(key)]
         return [row for row in fresh if row.key not in paired or row.sha256 != self.stored.content(paired[row.key])]

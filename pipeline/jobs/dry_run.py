@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any, cast
 
@@ -98,7 +98,8 @@ def dry_run(request: RunRequest, progress: Progress | None = None, stop: threadi
 @contextmanager
 def _session(request: RunRequest, progress: Progress, stop: threading.Event) -> Iterator[Session]:
     """A session that nothing is written in: other runs are not kept out, and the settings are the request's."""
-    with closing(Profiler(enabled=False, settings=request.settings.run)) as profiler, ExitStack() as opened:
+    profiler = Profiler(enabled=False, settings=request.settings.run)
+    with ExitStack() as opened:
         store, account = cast("Store", NoStore()), (request.account or DEFAULT_ACCOUNT, 0)
         if has_store(request.store.absolute()):
             there = opened.enter_context(open_store(request.store, request.settings, command=request.command))

@@ -169,16 +169,9 @@ class ShardStages:
         settle_environment(session.settings.ray)
         from pipeline.jobs.cluster.engine import RayEngine  # late: it loads Ray
 
-        engine = RayEngine(
-            session.settings,
-            store.identity,
-            session.request.store,
-            shard_folder(store, run.run_id, session.settings.run.shard_folder),
-            {**metadata, "run_id": run.run_id},
-            self._times,
-            partial(self._progress.meanwhile, "starting the workers"),
-            profile=session.request.profile,
-        )
+        folder = shard_folder(store, run.run_id, session.settings.run.shard_folder)
+        starting = partial(self._progress.meanwhile, "starting the workers")
+        engine = RayEngine(session, folder, {**metadata, "run_id": run.run_id}, starting)
         self._ray_engines.append(engine)
         session.profiler.elsewhere.append(engine)
         return engine

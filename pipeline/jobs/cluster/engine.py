@@ -14,16 +14,16 @@ from typing import Any, Final
 import pyarrow as pa
 import ray
 
-from pipeline.config import RaySettings, SecuritySettings, Settings
+from pipeline.config import RaySettings, SecuritySettings
 from pipeline.errors import ClusterFailed, NodeMismatch
 from pipeline.jobs.cluster.assignments import Assignments, Shard
 from pipeline.jobs.cluster.connection import NAMESPACE, connected, room_for
 from pipeline.jobs.cluster.left_shards import Metadata, read_left
 from pipeline.jobs.cluster.worker import Done, Failed, Node, Order, ShardWorker, versions
 from pipeline.jobs.run_report import WorkDone
+from pipeline.jobs.session import Session
 from pipeline.jobs.wire import pack
-from pipeline.runtime.stage_times import StageTimes
-from pipeline.store import ShardFolder, ShardUnusable, StoreIdentity
+from pipeline.store import ShardFolder, ShardUnusable
 
 _log = logging.getLogger(__name__)
 # Shards that may lie in the shard folder or be in work, for each worker: so many more than it has at once.
@@ -71,26 +71,23 @@ class RayEngine:
 
     def __init__(
         self,
-        settings: Settings,
-        identity: StoreIdentity,
-        store: Path,
+        session: Session,
         folder: ShardFolder,
         metadata: Metadata,
-        times: StageTimes,
         starting: Callable[[], AbstractContextManager[None]],
-        *,
-        profile: bool,
     ) -> None:
         """`metadata` tells the run's shards from others. `starting` is around the wait for the first worker."""
+        settings, request = session.settings, session.request
         self._settings: RaySettings = settings.ray
         self._folder = folder
-        self._times = times
+        self._times = session.profiler.times
         self._starting = starting
         model = settings.model  # workers run in another folder
         model = replace(model, weights_file=_absolute(model.weights_file), cache=_absolute(model.cache))
         # Workers need no master key.
         safe = replace(settings, security=SecuritySettings(), model=model)
-        self._order = Order(safe, identity, store, folder, "", metadata, profile, versions())
+        identity = session.store.identity
+        self._order = Order(safe, identity, request.store, folder, "", metadata, request.profile, versions())
         self._cpus = 0
         self._workers: dict[str, _Worker] = {}
         self._wanted = 0
