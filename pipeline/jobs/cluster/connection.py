@@ -23,11 +23,6 @@ NAMESPACE: Final = "facepipe"
 _REACHED_S: Final = 10.0
 # Ray keeps objects in shared memory. Ours are manifest rows and answers; the least that Ray takes is 75 MB.
 _OBJECTS_BYTES: Final = 80 * 2**20
-_QUIET: Final[dict[str, Any]] = {
-    "namespace": NAMESPACE,
-    "log_to_driver": False,
-    "logging_level": logging.ERROR,
-}
 
 
 def settle_environment(settings: RaySettings) -> None:
@@ -60,9 +55,13 @@ def connected(settings: RaySettings) -> Iterator[None]:
     if settings.address not in (None, "auto"):
         _reach(settings.address)
     own = {"num_cpus": usable_cores(), "include_dashboard": False, "object_store_memory": _OBJECTS_BYTES}
-    with _until_the_end():
-        _init(address=settings.address or "local", **({} if settings.address else own))
-        yield
+    # Ray prints what befalls workers, on standard output, where a command's answer alone belongs.
+    with redirect_stdout(sys.stderr):
+        try:
+            _init(address=settings.address or "local", **({} if settings.address else own))
+            yield
+        finally:
+            ray.shutdown()
 
 
 def room_for(settings: RaySettings) -> tuple[int, int]:
@@ -91,7 +90,7 @@ def _init(**how: Any) -> None:
 
     try:
         with _own_sigterm():
-            ray.init(**{**_QUIET, **how})
+            ray.init(namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR, **how)
     except (Exception, SystemExit) as exc:  # Ray ends the program where a cluster does not answer
         reason = str(exc) if isinstance(exc, Exception) else "it does not answer"
         raise ClusterFailed(detail=" ".join(reason.split())[:400]) from exc
@@ -106,18 +105,6 @@ def _own_sigterm() -> Iterator[None]:
     finally:
         if threading.current_thread() is threading.main_thread() and handler is not None:
             signal.signal(signal.SIGTERM, handler)
-
-
-@contextmanager
-def _until_the_end() -> Iterator[None]:
-    import ray
-
-    # Ray prints what befalls workers, on standard output, where a command's answer alone belongs.
-    with redirect_stdout(sys.stderr):
-        try:
-            yield
-        finally:
-            ray.shutdown()
 
 
 def _reach(address: str) -> None:
