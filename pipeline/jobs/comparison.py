@@ -1,7 +1,7 @@
-"""What a source has against what the store has of it: which rows are the same, which are to be planned.
+"""Compares a source with what the store has of it: which rows are the same, and which are to be planned.
 
-A row is known by its path, its directory and its content (SHA-256). The content decides, but a file is read only where
-its size and times are not those of the last reading (the quick check of rsync(1)).
+A row is identified by its path, its directory and its content (SHA-256). The content decides, but a file is read only
+if its size or times differ from those of the last reading (the quick check of rsync(1)).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _HASH_THREADS: Final = 8  # where the settings name no number: reading waits for
 
 
 class SourceRow(NamedTuple):
-    """A row of the source: with its hashed file, or the problem with it, or, unread, the stored row that it equals."""
+    """A row of the source, with its hashed file, or the problem with it, or the stored row that it equals, unread."""
 
     ref: ImageRef
     directory: str
@@ -92,11 +92,11 @@ class StoredRows:
         return None
 
     def with_hash(self, key: RowKey, sha256: str | None) -> int | None:
-        """The number of the row with these bytes; of None: of one that could not be read either."""
+        """The number of the row with these bytes; with None, of one that could not be read either."""
         return next((n for n in self.numbers(key) if self._hashes[n].as_py() == sha256), None)
 
     def content(self, key: RowKey) -> str | None:
-        """The hash of what was last read at a path; None: nothing was."""
+        """The hash of what was last read at a path; None if nothing was."""
         hashes = (self._hashes[number].as_py() for number in reversed(self.numbers(key)))
         return next((sha256 for sha256 in hashes if sha256 is not None), None)
 
@@ -135,8 +135,8 @@ class StoredRows:
 
 
 class ChangedLabels:
-    """Compares labels with the stored ones by their digests, many at a time. Of rows of the source that are one stored
-    row the first counts, as when it was planned."""
+    """Compares labels with the stored ones by their digests, many at a time. If several rows of the source are one
+    stored row, the first counts, as when it was planned."""
 
     def __init__(self, stored: pa.Array, digests: Digests) -> None:
         """`stored`: the digest of each stored row, as `known_files` has them; `digests` makes those of labels."""
@@ -148,7 +148,7 @@ class ChangedLabels:
         self._changes: dict[int, tuple[Label, bool]] = {}
 
     def see(self, number: int, label: Label, *, same_bytes: bool = True) -> None:
-        """The source has this stored row, with this label now; and with the same bytes or others."""
+        """The source has this stored row with this label now, and with the same bytes or others."""
         if self._left_out[number]:
             return
         self._left_out[number] = True
@@ -204,7 +204,7 @@ class Comparison:
         self._marks = settings.run.on_missing != KEEP
 
     def chunks(self, refs: Iterable[ImageRef]) -> Iterator[list[SourceRow]]:
-        """The rows, in their order, but for those whose file is missing and was there before: the source lacks them."""
+        """The rows in their order, except those whose file was there before and is missing: the source lacks them."""
         iterator = iter(refs)
         with (
             ThreadPoolExecutor(self._threads, thread_name_prefix="hash") as pool,
@@ -234,8 +234,8 @@ class Comparison:
         return True
 
     def without_moves(self, fresh: Sequence[SourceRow]) -> list[SourceRow]:
-        """Of all rows of the source that are not stored, those that no vanished file was moved to. Of equal files the
-        first path is paired with the first."""
+        """Those of the `fresh` rows that no vanished file was moved to; `fresh` are all rows of the source that are not
+        stored. Equal files are paired in the order of their paths."""
         left: dict[tuple[str | None, str], list[RowKey]] = {}
         for key in sorted(self.stored.not_met(), reverse=True):
             left.setdefault((self.stored.content(key), key[1]), []).append(key)
@@ -284,8 +284,8 @@ class Comparison:
             self._read_again.append((self.stored.media_ids[number], *row.file.state))
 
     def _is_missed(self, path: str, there: Set[str]) -> bool:
-        """Whether the source lacks the path. It may be `there` for another directory of the store, or in a folder that
-        cannot be read."""
+        """Whether the source lacks the path. It does not if the path is `there` for another directory of the store, or
+        in a folder that cannot be read."""
         folders = takewhile(bool, accumulate(repeat(path), lambda folder, _: folder.rpartition(os.sep)[0]))
         return path not in there and not any(folder in self._closed for folder in islice(folders, 1, None))
 

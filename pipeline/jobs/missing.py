@@ -1,4 +1,4 @@
-"""`run.on_missing: forget`: photos that are no longer in their source are forgotten, unless too many are missing."""
+"""`run.on_missing: forget`: a run forgets photos that are no longer in their source, unless too many are missing."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class MissingPhotos:
     """Photos that a scan missed and that are to be forgotten, by directory: path, and media ids."""
 
     photos: dict[str, list[tuple[str, list[int]]]]
-    in_folder: bool  # they are of a folder: one that is there again is not missing
+    in_folder: bool  # their source is a folder: a photo that is back is not missing
 
     @property
     def count(self) -> int:
@@ -33,10 +33,11 @@ class MissingPhotos:
 
 
 def missing_to_forget(session: Session, compared: Comparison, counts: PlanCounts) -> MissingPhotos | None:
-    """The photos that a scan of the session's source missed and that the request wants forgotten, now and before;
-    not what is there and only left out by the settings. `counts` is told of them.
+    """The photos to forget that this or an earlier scan of the session's source missed. Photos that are there and that
+    only the settings leave out stay. Counts what it finds in `counts`.
 
-    None if there are none, or more of the source's rows than `run.missing_limit`, unless the request wants that.
+    None if there are none, or if they are a larger share of the source than `run.missing_limit` and the request does
+    not allow that.
     """
     request, settings = session.request, session.settings
     if request.source is None or settings.run.on_missing != FORGET:
@@ -62,8 +63,8 @@ def missing_to_forget(session: Session, compared: Comparison, counts: PlanCounts
 
 
 def _may_be_there(path: str) -> bool:
-    """Whether a file may be at the path: where that cannot be told, as of a share that is not connected, it may. The
-    same of a name that is not UTF-8, of which the store has no more than what is shown."""
+    """Whether a file may be at the path. It may if nobody can tell, as on a share that is not connected, and if its
+    name is not UTF-8, as the store has only its printable form."""
     if "\\x" in path:
         return True
     try:
@@ -79,8 +80,8 @@ def _may_be_there(path: str) -> bool:
 
 
 def forget_missing(session: Session, missing: MissingPhotos) -> int:
-    """Forgets the photos, but for those that are there again; returns how many. Raises Interrupted once the session's
-    stop is set; the next run forgets the rest."""
+    """Forgets the photos, except those that are back; returns how many. Raises Interrupted once the session's stop is
+    set; the next run forgets the rest."""
     session.progress.start("forget", missing.count)
     forgotten = 0
     for directory, photos in missing.photos.items():

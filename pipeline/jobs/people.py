@@ -198,10 +198,10 @@ class People:
     def regroup(
         self, gate: MatchSettings | None = None, *, decode: bool | pa.Table = False, dry_run: bool = False
     ) -> CorrectionAnswer:
-        """Decides all faces anew by this gate (None: that of the settings), and keeps to what was stated. The answer's
-        `regrouping` says what changes, or would, with `dry_run`.
+        """Decides all faces again by this gate (None: that of the settings), and respects constraints. The answer's
+        `regrouping` says what changes, or with `dry_run` what would change.
 
-        `decode`: rejected faces that the gate would admit take part, too; their photos are read and extracted again,
+        With `decode` rejected faces that the gate would admit are included; their photos are read and extracted again,
         unless this is what `decode_rejected` returned. Then raises ModelError and DeviceError as well.
         """
         if decode is True:

@@ -39,7 +39,7 @@ _PIXELS_PER_BYTE = 4  # of photographs whose header does not tell how many pixel
 
 
 def counts_of(run: RunRow) -> PlanCounts:
-    """What the scan that planned an unfinished run found; versions that did not write it down leave its rows."""
+    """What the scan of an unfinished run found. Earlier versions did not store it: then all rows count as new."""
     return PlanCounts(**run.summary) if run.summary else PlanCounts(new=run.rows or 0)
 
 
@@ -190,8 +190,8 @@ class Plan:
         return self._store.known(self._session.account_id, labels=labels).digests
 
     def _fresh(self, refs: Iterable[ImageRef]) -> Iterator[list[SourceRow]]:
-        """The rows that the store does not have, in pieces. Where it has others of the source, all are compared first:
-        a file that is new may be one that vanished."""
+        """The rows that the store does not have, in pieces. If it has others of the source, all are compared first: a
+        new file may be one that vanished elsewhere."""
         chunks = ([row for row in chunk if not self._is_in(row)] for chunk in self._compared.chunks(refs))
         if not self._stored.paths:
             return chunks
@@ -199,7 +199,7 @@ class Plan:
         return iter(lambda: [*islice(rows, CHUNK_ROWS)], [])
 
     def _known_of(self, rows: Sequence[SourceRow]) -> Known:
-        """What the store knows of these rows; of a moved source also by the paths that they had."""
+        """What the store knows of these rows; of a moved source also by their former paths."""
         hashes, paths = [row.sha256 for row in rows if row.sha256], [row.ref.path for row in rows]
         former = {path: self._moved.former(path) for path in paths} if self._moved else {}
         known = self._store.known(self._session.account_id, [*paths, *former.values()], hashes)
@@ -209,7 +209,7 @@ class Plan:
         return known
 
     def _not_forgotten(self, rows: Sequence[SourceRow], forgotten: Set[str]) -> list[SourceRow]:
-        """The rows without forgotten photos, of which nothing is written down."""
+        """The rows without forgotten photos, which get no manifest row."""
         kept, left = list[SourceRow](), list[str]()
         for row in rows:
             if row.ref.path in forgotten or row.sha256 in forgotten:
@@ -279,5 +279,5 @@ class Plan:
 
 
 def _list(files: list[str], more: Sequence[str]) -> None:
-    """Adds to a list of which the first are enough."""
+    """Adds to a list that keeps the first ones only."""
     files += more[: max(LISTED - len(files), 0)]

@@ -1,4 +1,4 @@
-"""What every stage of a run needs: the open store, its account and settings, and where progress goes."""
+"""What every stage of a run needs: the open store, its account and settings, and the progress display."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class RunRequest:
 
 @dataclass(frozen=True)
 class Session:
-    """A command at work on an open store, which no other run can enter meanwhile."""
+    """A command that works on an open store and keeps other runs out of it."""
 
     request: RunRequest
     progress: Progress
@@ -88,9 +88,9 @@ def open_session(
     create: bool = True,
     opened: Store | None = None,
 ) -> Iterator[Session]:
-    """Opens the request's store, or makes it where `create` is set, and keeps other runs out of it.
+    """Opens the request's store, or with `create` makes it, and keeps other runs out of it.
 
-    A store that is `opened` already, and unlocked, stays open afterwards.
+    A store that is `opened` already stays open afterwards.
     Raises InputError for a source that cannot be worked on, StoreError, UsageError, and ModelError for a new store.
     """
     started = time.monotonic()
@@ -126,7 +126,8 @@ def source_name(path: Source) -> str:
 
 
 def require_sources(request: RunRequest) -> None:
-    """A source that is missing, empty or no manifest must not leave an empty store behind, nor be met after others."""
+    """Checks the sources first: one that is missing, empty or no manifest must not leave an empty store behind, nor
+    stop the command after other sources."""
     if request.moved_from is not None:
         _require_moved_from(request, request.moved_from)
     for source in request.sources:

@@ -1,4 +1,4 @@
-"""Which worker has which shards: in order, within a window, and again where a worker died or was too slow."""
+"""Assigns shards to workers: in order, within a window, and again if a worker died or was too slow."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class Shard:
 
 
 class Assignments:
-    """The shards that were pulled from `shards` and are not taken yet: at most `window`, so that what lies in the shard
-    folder is bounded however slow one of them is."""
+    """The shards that were pulled from `shards` and are not taken yet: at most `window`. That bounds the size of the
+    shard folder, however slow one shard is."""
 
     def __init__(self, shards: Iterator[Shard], window: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._shards = shards
@@ -56,8 +56,8 @@ class Assignments:
         self._window = window
 
     def give(self, worker: str, *, alone: bool = True) -> Shard | None:
-        """The next shard for a worker, that has it from now on; None: there is none for it. Unless it is `alone`, it
-        does not get one again of which it left something that cannot be used."""
+        """Assigns the next shard to a worker; None if there is none for it. A worker that left an unusable file of a
+        shard does not get this shard again, unless it is `alone`."""
         shard = self._waiting_for(worker, alone=alone) or self._straggler(worker)
         if shard is None:
             return None
@@ -65,12 +65,12 @@ class Assignments:
         return shard
 
     def in_hand(self, worker: str) -> list[Shard]:
-        """What a worker has, in the order in which it got it."""
+        """The shards of a worker, in the order in which it got them."""
         found = [shard for shard in self._open.values() if worker in shard.workers]
         return sorted(found, key=lambda shard: shard.workers[worker])
 
     def finished(self, worker: str, number: int) -> int:
-        """A worker left a shard, or found another's. Returns how many rows are done by that."""
+        """A worker left a shard, or found it left by another. Returns the number of rows that this completes."""
         shard = self._open.get(number)
         if shard is None or worker not in shard.workers:
             return 0  # of a second worker, and taken already
@@ -80,8 +80,8 @@ class Assignments:
         return rows
 
     def lost(self, worker: str, reason: str) -> None:
-        """A worker is gone: its shards wait for another. Raises ShardFailed where the one it worked on failed too
-        often: some photo of it may be what ends workers."""
+        """A worker ended: its shards wait for another. Raises ShardFailed if the shard in progress has failed too
+        often: one of its photos may crash workers."""
         in_hand = self.in_hand(worker)
         for shard in in_hand:
             del shard.workers[worker]
