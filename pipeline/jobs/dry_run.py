@@ -18,8 +18,8 @@ from pipeline.jobs.plan import Plan
 from pipeline.jobs.plan_counts import PlanCounts, listed
 from pipeline.jobs.profile import Profiler
 from pipeline.jobs.session import RunRequest, Session, require_sources
-from pipeline.jobs.store import Known, Runs, Store, open_store
-from pipeline.store import KNOWN_FILES_SCHEMA, AccountSummary, Label, SourceSummary, has_store
+from pipeline.jobs.store import Known, Store, open_store
+from pipeline.store import KNOWN_FILES_SCHEMA, AccountSummary, Label, has_store
 from pipeline.types import ACCEPTED_STATUSES, Progress, SilentProgress
 
 
@@ -54,15 +54,9 @@ class DryRunReport:
 
 
 class NoStore:
-    """What a store answers to a scan before it is made, or before it has an account."""
+    """What a store answers to a scan before it is made."""
 
     def accounts(self) -> list[AccountSummary]:
-        return []
-
-    def runs(self, _source: str, _account_id: int) -> Runs:
-        return Runs(None, None, set(), has_page=False)
-
-    def sources(self, _account_id: int) -> list[SourceSummary]:
         return []
 
     def known_files(self, _source: str, _account_id: int) -> pa.RecordBatchReader:
@@ -102,7 +96,6 @@ def _session(request: RunRequest, progress: Progress, stop: threading.Event) -> 
     with ExitStack() as opened:
         store, account = cast("Store", NoStore()), (request.account or DEFAULT_ACCOUNT, 0)
         if has_store(request.store.absolute()):
-            there = opened.enter_context(open_store(request.store, request.settings, command=request.command))
-            if there.accounts():
-                store, account = there, find_account(there, request.account)
+            store = opened.enter_context(open_store(request.store, request.settings, command=request.command))
+            account = find_account(store, request.account) if store.accounts() else account
         yield Session(request, progress, stop, store, request.settings, *account, profiler)
