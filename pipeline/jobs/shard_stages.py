@@ -1,7 +1,7 @@
 """The stages of a run that work shard by shard: extraction, which writes a file per shard, and grouping, which commits
 each shard in one transaction while the next ones are extracted.
 
-This module loads torch. A run that finds nothing new never imports it.
+This module loads torch. A run that finds nothing new does not import it.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class ShardStages:
         self._ray_engines: list[RayEngine] = []
 
     def work(self, run: RunRow, *, extract: bool = True, commit: bool = True) -> None:
-        """Brings the pending shards of a planned run into the store.
+        """Extracts and commits the pending shards of a planned run.
 
         Without `commit` they are only extracted. Raises Interrupted once the session's stop is set, and UsageError
         without `extract` while a shard is not extracted yet.
@@ -81,7 +81,7 @@ class ShardStages:
             )
         if not commit:
             pending = missing
-        # Only where this process extracts and commits are the faces' pixels at hand when it is decided who is new.
+        # Only if this process extracts and commits has it the faces' pixels when it decides who is new.
         self._held = HeldPictures() if commit and self._store.server is None else None
         phase = "extract" if not commit else "group" if not extract else "run"
         sizes = np.diff(self._store.shard_starts(run))
@@ -90,7 +90,7 @@ class ShardStages:
             committer = None
             if commit:
                 committer = stack.enter_context(Committer(self._commit_shard(run), self._times, self._threads))
-            # Closed in any case, so that no decoder thread goes on working after an error.
+            # Closed in any case, so that no decoder thread continues after an error.
             shards_done = stack.enter_context(closing(self._extracted(run, pending, set(missing))))
             for shards_left in range(len(pending), 0, -1):
                 if self._session.stop.is_set():
@@ -101,10 +101,10 @@ class ShardStages:
                 shard_done = next(shards_done)
                 if committer is not None:
                     committer(*shard_done)
-            deque(shards_done, 0)  # there is none left, and the engine clears up
+            deque(shards_done, 0)  # none is left: the engine clears up
 
     def work_done(self) -> WorkDone:
-        """What these stages did so far, without the time and the profile of the command."""
+        """The work of these stages so far, without the time and the profile of the command."""
         own = work_of(self._decoder, self._extractor)
         work = replace(own, image_seconds=round(self._image_seconds, 3))
         for engine in self._ray_engines:
@@ -112,7 +112,8 @@ class ShardStages:
         return work
 
     def _commit_shard(self, run: RunRow) -> CommitShard:
-        """What decides the faces of the run's shards and commits them. A server reads the shard's files itself."""
+        """The function that decides the faces of a shard of the run and commits it. A server reads the shard's files
+        itself."""
         if self._store.server is not None:
             return lambda shard, *_: self._store.commit_shard(run.run_id, shard)
         self._store.release()
@@ -121,7 +122,7 @@ class ShardStages:
         return Enroller(store, run, self._decoder, directories, limit, held=self._held).commit
 
     def _search_device(self) -> torch.device:
-        """That of the models; grouping alone goes on without it."""
+        """The models' device, or if it is missing the CPU, which grouping alone can do with."""
         try:
             return resolve_device(self._session.settings.run.device)
         except DeviceMissing:
@@ -133,7 +134,7 @@ class ShardStages:
         """(shard, its manifest rows, its extraction), in order; extracts what is missing and writes it to the store."""
         metadata = shard_metadata(self._store)
         on_ray, folder = self._session.settings.run.engine == RAY, self._session.settings.run.shard_folder
-        # An earlier command may have had the other engine, or no folder. Where workers begin, they look into theirs.
+        # An earlier command may have had the other engine, or no folder. Workers that start look into theirs.
         for left_in in {None, folder} - ({folder} if on_ray and missing else set()):
             missing = missing - take_left(
                 self._store, run.run_id, left_in, missing, partial(self._store.read_manifest, run)

@@ -26,10 +26,10 @@ from pipeline.jobs.wire import pack
 from pipeline.store import ShardFolder, ShardUnusable
 
 _log = logging.getLogger(__name__)
-# Shards that may lie in the shard folder or be in work, for each worker: so many more than it has at once.
+# Shards for each worker that may be in the shard folder or in progress, beyond those that it has at once.
 _WINDOW_PER_WORKER: Final = 4
 _TICK_S: Final = 1.0
-_DEATHS: Final = 3  # of each worker without a shard done in between: then the cluster is given up
+_DEATHS: Final = 3  # of each worker, without a finished shard in between: then the cluster is given up
 
 
 class _Worker:
@@ -46,7 +46,7 @@ class _Worker:
         self.node: str | None = None  # where it runs, once it has started
         self.calls: dict[Any, int] = {}  # the answers that are awaited, and their shards
         self.last: Done | None = None
-        self._heard = time.monotonic()  # of it, or nothing was awaited
+        self._heard = time.monotonic()  # when it last answered, or had nothing to answer
 
     def extract(self, shard: Shard) -> None:
         if not self.calls:
@@ -59,7 +59,7 @@ class _Worker:
         return self.calls.pop(answer)
 
     def silent_for(self) -> float:
-        """Seconds without an answer, where one is awaited; also of a shard that another has finished meanwhile."""
+        """Seconds without an answer, if one is awaited; also for a shard that another worker finished meanwhile."""
         return time.monotonic() - self._heard if self.calls else 0.0
 
     def end(self) -> None:
@@ -98,7 +98,7 @@ class RayEngine:
     def run_shards(
         self, shards: Iterable[tuple[int, pa.Table]], advance: Callable[[int], None]
     ) -> Generator[tuple[int, pa.Table], None, None]:
-        """As `LocalEngine.run_shards`. A shard that lies in the folder already is taken from there.
+        """As `LocalEngine.run_shards`. A shard that is in the folder already is taken from there.
 
         Raises ClusterFailed, NodeMismatch, ShardFailed, BucketFailed, and what workers raise.
         """
@@ -168,7 +168,7 @@ class RayEngine:
         self._workers[name] = _Worker(name, order, self._cpus, settings.gpus, settings.queue)
 
     def _work(self, assignments: Assignments, advance: Callable[[int], None]) -> None:
-        """Gives shards to the workers that have room, and waits a moment for what comes."""
+        """Gives shards to the workers that have room, and waits a moment for answers."""
         for worker in self._workers.values():
             alone = sum(each.node is not None for each in self._workers.values()) == 1
             while worker.node and len(worker.calls) < self._settings.queue:
@@ -187,7 +187,7 @@ class RayEngine:
         for worker in self._workers.values():
             of |= dict.fromkeys(worker.calls or ([] if worker.node else [worker.started]), worker)
         ready, others = ray.wait(list(of), num_returns=1, timeout=_TICK_S)
-        if others:  # what came while the writer was busy counts before anybody is called silent
+        if others:  # answers that came while the writer was busy count before a worker is called silent
             ready += ray.wait(others, num_returns=len(others), timeout=0)[0]
         for answer in ready:
             worker = of[answer]
@@ -231,7 +231,7 @@ class RayEngine:
         worker.last = done
 
     def _lose(self, worker: _Worker, reason: str, assignments: Assignments) -> None:
-        """Gives a worker up and orders another. Raises ClusterFailed where they end one after another."""
+        """Gives a worker up and orders another. Raises ClusterFailed if they end one after another."""
         where = worker.node or "a node that it had not told yet"
         _log.warning("A Ray worker on %s is gone: %s", where, reason)
         worker.end()

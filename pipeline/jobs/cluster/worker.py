@@ -1,6 +1,6 @@
-"""What runs on a node: an actor with the models, which extracts shards and leaves them in the shard folder.
+"""The actor that runs on a node: it has the models, extracts shards and writes them into the shard folder.
 
-Its calls overlap: the engine goes through the shards of several calls as one stream, so that it reads the next while
+Its calls overlap: the engine processes the shards of several calls as one stream, so that it reads the next one while
 the networks work on the first.
 """
 
@@ -57,7 +57,7 @@ class Order:
 
 @dataclass(frozen=True)
 class Node:
-    """Where a worker runs, and what there must be the same everywhere."""
+    """Where a worker runs, and the versions that must be the same everywhere."""
 
     name: str
     versions: dict[str, str]
@@ -74,7 +74,7 @@ class Done:
 
 @dataclass(frozen=True)
 class Failed:
-    """A known failure, as `pack_error` writes it: Ray would wrap an error of ours, whose class then is another one."""
+    """A known failure, as `pack_error` writes it: Ray would wrap an error of ours in a class of its own."""
 
     node: str
     error: bytes
@@ -88,7 +88,8 @@ class Failed:
 
 @lru_cache(maxsize=1)
 def versions() -> dict[str, str]:
-    """Of what makes the numbers. facepipe's has the hash of its code, so that two states of one version differ."""
+    """The versions of everything that affects the results. facepipe's includes a hash of its code, so that two states
+    of one version differ."""
     import ray
 
     digest = hashlib.sha256()
@@ -121,7 +122,7 @@ class ShardWorker:
         return self._answered(self._start)
 
     def extract(self, shard: int, manifest: bytes) -> Done | Failed:
-        """Extracts a shard, of which these are the manifest's rows, and leaves it in the shard folder."""
+        """Extracts a shard with these manifest rows, and writes it into the shard folder."""
         return self._answered(lambda: self._extract(shard, unpack(ARROW, manifest, None)))
 
     def _answered(self, call: Callable[[], T]) -> T | Failed:
