@@ -21,7 +21,6 @@ import typing
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
 import yaml
@@ -47,20 +46,67 @@ CPU, DEVICE = "cpu", "device"  # what decodes JPEG files
 KEEP, MARK, FORGET = "keep", "mark", "forget"  # what becomes of photos that vanished
 LOCAL, RAY = "local", "ray"  # engines
 OPENVINO, TORCH = "openvino", "torch"  # what runs the embedder
+OUTPUT_SECTIONS: Final = ("decode", "detect", "align", "embed")  # what changes the stored numbers, beside the mode
 AUTO, FLOAT32, FLOAT16, BFLOAT16 = "auto", "float32", "float16", "bfloat16"  # precisions
 
 
 Value = TypeVar("Value", int, float)
 
 
+def _rule(is_valid: Callable[[Any], bool], expected: str) -> dict[str, Any]:
+    """The rule of a setting; `expected` is what a refused value must be."""
+    return {"is_valid": is_valid, "expected": expected}
+
+
 def _within(low: float, high: float, *, default: Value) -> Value:
     """A setting that is a number in [low, high]."""
-    return field(default=default, metadata={"range": (low, high)})
+    # False for NaN, and correct for whole numbers too large for a float.
+    rule = _rule(lambda value: low <= value <= high, f"in [{_number(low)}, {_number(high)}]")
+    return field(default=default, metadata=rule)
+
+
+def _number(value: float) -> str:
+    return str(value) if isinstance(value, int) else f"{value:g}"
 
 
 def _one_of(*choices: str, default: str) -> str:
     """A setting that is one of these words."""
-    return field(default=default, metadata={"choices": choices})
+    return field(default=default, metadata=_rule(lambda value: value in choices, " or ".join(choices)))
+
+
+def _list_of(is_valid: Callable[[str], bool], expected: str) -> str | None:
+    """A setting that lists several values, separated by commas, or None."""
+    rule = _rule(lambda value: value is None or all(map(is_valid, listed(value))), expected)
+    return field(default=None, metadata=rule)
+
+
+def listed(value: str) -> list[str]:
+    """The values of a setting that lists several, separated by commas."""
+    return [item.strip() for item in value.split(",")]
+
+
+def is_threshold(value: float) -> bool:
+    """Whether the contract takes `value` as T: beyond 3.99 the score would no longer tell distances apart."""
+    return 0 <= value <= MAX_THRESHOLD or value == EVERYBODY
+
+
+def _is_network(text: str) -> bool:
+    try:
+        ipaddress.ip_network(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_origin(text: str) -> bool:
+    """As browsers write an origin; `*` is any."""
+    return text == ANY or re.fullmatch(r"https?://[a-z0-9.:\[\]-]+", text) is not None
+
+
+def _is_host(text: str) -> bool:
+    """A name as it goes into a Host header, or an IP address; `*` is any."""
+    is_name = re.fullmatch(r"[A-Za-z0-9_.-]+", text) is not None  # or IPv4
+    return text == ANY or is_name or ("/" not in text and _is_network(text))
 
 
 @dataclass(frozen=True)
@@ -108,7 +154,8 @@ class EmbedSettings:
 
 @dataclass(frozen=True)
 class MatchSettings:
-    threshold: float = CONTRACT_THRESHOLD  # T; NaN until the calibration turns `threshold_fmr` into one
+    # T; NaN until the calibration turns `threshold_fmr` into one
+    threshold: float = field(default=CONTRACT_THRESHOLD, metadata=_rule(is_threshold, THRESHOLD_RULE))
     min_cpq: float = _within(0, 1, default=0.59)
     min_fsq: float = _within(0, 1, default=0.40)
     min_fcq: float = _within(0, 1, default=0.45)
@@ -181,9 +228,16 @@ class ServeSettings:
     object_port: int | None = None  # a second port for the same service
     tls_cert: str | None = None  # PEM files
     tls_key: str | None = None
-    trusted_proxies: str | None = None  # addresses and networks, comma-separated, whose X-Forwarded-For counts
-    allowed_hosts: str | None = None  # names in Host, comma-separated, or *; None: of the loopback if only it listens
-    cors_origins: str | None = None  # origins of web pages that may call, comma-separated, or *; None: no others
+    # whose X-Forwarded-For counts
+    trusted_proxies: str | None = _list_of(
+        _is_network, "IP addresses or networks such as 10.0.0.0/8, separated by commas"
+    )
+    # names in Host; None: of the loopback if only it listens
+    allowed_hosts: str | None = _list_of(
+        _is_host, "host names or IP addresses without ports, separated by commas, or *"
+    )
+    # of web pages that may call; None: no others
+    cors_origins: str | None = _list_of(_is_origin, "origins such as https://example.org, separated by commas, or *")
     hosting: str = _one_of("local", "cloud", default="local")
     public_url: str | None = None  # host (and path) that clients reach, for image addresses in cloud hosting
     object_scheme: str | None = None  # of image addresses; None: cvos (local), https (cloud)
@@ -233,13 +287,8 @@ class Settings:
 
     def output_settings(self) -> dict[str, Any]:
         """What changes the stored numbers, as plain JSON-able values."""
-        return {
-            "decode": dataclasses.asdict(self.decode),
-            "detect": dataclasses.asdict(self.detect),
-            "align": dataclasses.asdict(self.align),
-            "embed": dataclasses.asdict(self.embed),
-            "mode": self.run.mode,
-        }
+        sections = {section: dataclasses.asdict(getattr(self, section)) for section in OUTPUT_SECTIONS}
+        return {**sections, "mode": self.run.mode}
 
     def output_hash(self) -> str:
         """SHA-256 over `output_settings()` in canonical JSON."""
@@ -247,76 +296,24 @@ class Settings:
         return hashlib.sha256(text.encode()).hexdigest()
 
 
-def is_threshold(value: float) -> bool:
-    """Whether the contract takes `value` as T: beyond 3.99 the score would no longer tell distances apart."""
-    return 0 <= value <= MAX_THRESHOLD or value == EVERYBODY
-
-
 def nearest_threshold(value: float) -> float:
     """A T that an earlier version or a calibration chose, as the contract takes it now."""
     return value if value == EVERYBODY else min(value, MAX_THRESHOLD)
 
 
-def listed(value: str) -> list[str]:
-    """The values of a setting that lists several, separated by commas."""
-    return [item.strip() for item in value.split(",")]
-
-
-def _is_network(text: str) -> bool:
-    try:
-        ipaddress.ip_network(text)
-    except ValueError:
-        return False
-    return True
-
-
-def _is_origin(text: str) -> bool:
-    """As browsers write an origin; `*` is any."""
-    return text == ANY or re.fullmatch(r"https?://[a-z0-9.:\[\]-]+", text) is not None
-
-
-def _is_host(text: str) -> bool:
-    """A name as it goes into a Host header, or an IP address; `*` is any."""
-    is_name = re.fullmatch(r"[A-Za-z0-9_.-]+", text) is not None  # or IPv4
-    return text == ANY or is_name or ("/" not in text and _is_network(text))
-
-
-# Set only through `match.threshold`.
-_DERIVED = frozenset({"match.threshold_fmr"})
 _THRESHOLD = "match.threshold"
+_RATE = "match.threshold_fmr"  # set only through the threshold, as fmr:1e-4
 _FMR = "fmr:"
 _SECRET = frozenset({"security.master_key"})  # never repeated in a message or a report
-# Settings that list several values, separated by commas: what each value must be.
-_LISTS: Mapping[str, tuple[Callable[[str], bool], str]] = MappingProxyType(
-    {
-        "serve.trusted_proxies": (_is_network, "IP addresses or networks such as 10.0.0.0/8, separated by commas"),
-        "serve.allowed_hosts": (_is_host, "host names or IP addresses without ports, separated by commas, or *"),
-        "serve.cors_origins": (_is_origin, "origins such as https://example.org, separated by commas, or *"),
-    }
-)
 # Values of old configurations, which mean what came in their place.
-_FORMER: Mapping[tuple[str, Any], Any] = MappingProxyType({("run.backend", "onnxruntime"): OPENVINO})
+_FORMER: Mapping[tuple[str, Any], Any] = {("run.backend", "onnxruntime"): OPENVINO}
 
 
 def _check(key: str, value: Any, where: str) -> None:
-    """Raises BadValue where `value` is outside the key's range, not one of its choices, or lists something else."""
-    # False for NaN, and correct for whole numbers too large for a float.
-    rules = _rules()[key]
-    if "range" in rules and not rules["range"][0] <= value <= rules["range"][1]:
-        low, high = rules["range"]
-        raise BadValue(key=key, where=where, value=value, expected=f"must be in [{_number(low)}, {_number(high)}]")
-    if key == _THRESHOLD and not is_threshold(value):
-        raise BadValue(key=key, where=where, value=value, expected=f"must be {THRESHOLD_RULE}")
-    if "choices" in rules and value not in rules["choices"]:
-        raise BadValue(key=key, where=where, value=repr(value), expected=f"must be {' or '.join(rules['choices'])}")
-    if key in _LISTS and value is not None:
-        is_valid, expected = _LISTS[key]
-        if not all(map(is_valid, listed(value))):
-            raise BadValue(key=key, where=where, value=repr(value), expected=f"must be {expected}")
-
-
-def _number(value: float) -> str:
-    return str(value) if isinstance(value, int) else f"{value:g}"
+    """Raises BadValue if `value` breaks the key's rule."""
+    rule = _rules()[key]
+    if rule and not rule["is_valid"](value):
+        raise BadValue(key=key, where=where, value=repr(value), expected=f"must be {rule['expected']}")
 
 
 @functools.cache
@@ -325,12 +322,12 @@ def known_keys() -> Mapping[str, Any]:
     keys: dict[str, Any] = {}
     for section, cls in typing.get_type_hints(Settings).items():
         keys.update({f"{section}.{name}": hint for name, hint in typing.get_type_hints(cls).items()})
-    return MappingProxyType({key: hint for key, hint in keys.items() if key not in _DERIVED})
+    return {key: hint for key, hint in keys.items() if key != _RATE}
 
 
 @functools.cache
 def _rules() -> Mapping[str, Mapping[str, Any]]:
-    """What `_within` and `_one_of` say of each key."""
+    """The rule of each key; empty for one without."""
     sections = typing.get_type_hints(Settings).items()
     return {f"{section}.{each.name}": each.metadata for section, cls in sections for each in dataclasses.fields(cls)}
 
@@ -354,7 +351,7 @@ def load_settings(
     values.update(_from_environ(environ))
     for key, value in (flags or {}).items():
         if value is not None:
-            values[key] = _accepted(key, value, "the flags")
+            values |= _accepted(key, value, "the flags")
     return _build(values)
 
 
@@ -363,7 +360,7 @@ def _from_environ(environ: Mapping[str, str]) -> dict[str, Any]:
     for variable, text in environ.items():
         if variable.startswith(ENV_PREFIX) and variable not in ENV_OTHER:
             key = variable[len(ENV_PREFIX) :].lower().replace("__", ".", 1)
-            values[key] = _accepted(key, text, f"the environment ({variable})")
+            values |= _accepted(key, text, f"the environment ({variable})")
     return values
 
 
@@ -387,7 +384,7 @@ def _from_yaml(file: Path) -> dict[str, Any]:
         if not isinstance(content, dict):
             raise BadValue(key=section, where=where, value=repr(content), expected="must be a mapping")
         for name, value in content.items():
-            values[f"{section}.{name}"] = _accepted(f"{section}.{name}", value, where)
+            values |= _accepted(f"{section}.{name}", value, where)
     return values
 
 
@@ -409,32 +406,26 @@ class _StrictLoader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-def _accepted(key: str, value: Any, where: str) -> Any:
-    """`value` as the key's type. Raises UnknownKey or BadValue, both naming `where` it was given."""
+def _accepted(key: str, value: Any, where: str) -> dict[str, Any]:
+    """The key with `value` as its type, and what it sets as well. Raises UnknownKey or BadValue, which name `where` it
+    was given."""
     if key not in known_keys():
         raise UnknownKey(key=key, where=where, hint=_nearest(key, known_keys()))
     if key == _THRESHOLD and isinstance(value, str) and value.strip().lower().startswith(_FMR):
-        return _parse_rate(value, where)
+        return {_THRESHOLD: math.nan, _RATE: _parse_rate(value, where)}
     parsed = _convert(key, value, where)
     parsed = _FORMER.get((key, parsed), parsed)
     _check(key, parsed, where)
-    return parsed
+    return {key: parsed, _RATE: None} if key == _THRESHOLD else {key: parsed}
 
 
-@dataclass(frozen=True)
-class _FalseMatchRate:
-    """A threshold given as a false match rate."""
-
-    fmr: float
-
-
-def _parse_rate(text: str, where: str) -> _FalseMatchRate:
+def _parse_rate(text: str, where: str) -> float:
     """The rate in `fmr:1e-4`. Raises BadValue."""
     rate = _as_type(float, text.strip()[len(_FMR) :])
     if rate is None or not 0 < rate < 1:
         expected = f"must be {THRESHOLD_RULE}, or a false match rate between 0 and 1, as in fmr:1e-4"
         raise BadValue(key=_THRESHOLD, where=where, value=repr(text), expected=expected)
-    return _FalseMatchRate(rate)
+    return float(rate)
 
 
 def _nearest(key: str, keys: Iterable[str]) -> str:
@@ -486,16 +477,12 @@ def _type_name(options: tuple[Any, ...]) -> str:
 
 def _build(values: Mapping[str, Any]) -> Settings:
     settings = Settings()
-    by_section: dict[str, dict[str, Any]] = {}
+    sections: dict[str, dict[str, Any]] = {}
     for key, value in values.items():
         section, name = key.split(".")
-        is_rate = isinstance(value, _FalseMatchRate)
-        fields = {"threshold": math.nan, "threshold_fmr": value.fmr} if is_rate else {name: value}
-        by_section.setdefault(section, {}).update(fields)
-    return dataclasses.replace(
-        settings,
-        **{s: dataclasses.replace(getattr(settings, s), **v) for s, v in by_section.items()},
-    )
+        sections.setdefault(section, {})[name] = value
+    changed = {section: dataclasses.replace(getattr(settings, section), **own) for section, own in sections.items()}
+    return dataclasses.replace(settings, **changed)
 
 
 def without_secrets(word: str) -> str:

@@ -49,13 +49,7 @@ def open_store(path: Path | str, *, settings: Mapping[str, object] | None = None
     2
     """
     options = load_settings(flags=settings)
-    store = opening.open_store(Path(path), options, command=_COMMAND)
-    try:
-        store.unlock()
-        return OpenStore(store)
-    except BaseException:
-        store.close()
-        raise
+    return OpenStore(opening.open_store(Path(path), options, command=_COMMAND))
 
 
 def create_store(
@@ -82,14 +76,11 @@ def create_store(
         raise UsageError(message=f"There is a store at {path} already: open it with open_store.")
     options = _settings(settings, weights, calibration=calibration, encrypt=encrypt)
     store = open_or_create_store(path, options, _COMMAND)
-    try:
-        warning = calibration_warning(store.identity)
-        if warning is not None:
-            _log.warning("%s", warning)
-        return OpenStore(store)
-    except BaseException:
-        store.close()
-        raise
+    opened = OpenStore(store)
+    warning = calibration_warning(store.identity)
+    if warning is not None:
+        _log.warning("%s", warning)
+    return opened
 
 
 class OpenStore:
@@ -98,7 +89,12 @@ class OpenStore:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._settings = store.settled
+        try:
+            store.unlock()
+            self._settings = store.settled
+        except BaseException:
+            store.close()
+            raise
 
     @property
     def path(self) -> Path:

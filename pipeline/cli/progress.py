@@ -7,8 +7,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable
 from types import FrameType
 from typing import Any, TextIO
 
@@ -144,14 +143,6 @@ def duration(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
-
-
-@contextmanager
-def loading_models() -> Iterator[None]:
-    """Says that the models are being loaded, for as long as the block takes, of a command without other progress."""
-    with closing(open_progress()) as progress:
-        progress.start("loading the models", None)
-        yield
 
 
 class LongWork:

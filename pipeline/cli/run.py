@@ -166,10 +166,9 @@ def _work(command: str, *, as_json: bool, strict: bool = False, dry_run: bool = 
     from pipeline.jobs.dry_run import dry_run as try_run
     from pipeline.jobs.run_report import RunReport
 
-    stages = {"run": library.run, "scan": library.scan, "extract": library.extract, "group": library.group}
     request = library.RunRequest(command=command, **inputs)
     with LongWork() as long:
-        work: Callable[..., RunReport | DryRunReport] = try_run if dry_run else stages[command]
+        work: Callable[..., RunReport | DryRunReport] = try_run if dry_run else getattr(library, command)
         report = work(request, long.progress, long.stop)
     emit(report.as_dict(), report.lines(), as_json)
     if isinstance(report, RunReport) and (line := report.face_change_line()) is not None:

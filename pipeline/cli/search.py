@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,7 @@ from pipeline.cli.flags import (
     store_option,
 )
 from pipeline.cli.output import emit, end_with, output_options
-from pipeline.cli.progress import loading_models
+from pipeline.cli.progress import open_progress
 from pipeline.config import Settings
 from pipeline.errors import ImageRejected
 
@@ -53,7 +54,8 @@ def search(
 
     try:
         data = read_file(image, settings.decode.max_bytes)
-        with loading_models():
+        with closing(open_progress()) as progress:
+            progress.start("loading the models", None)
             from pipeline.jobs.search import search as search_store
 
             faces = search_store(data, store, settings, account, directory, top)

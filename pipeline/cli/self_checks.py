@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 
 import click
@@ -62,7 +63,7 @@ def doctor(store: Path | None, as_json: bool, settings: Settings) -> None:
         from pipeline.jobs.device_trial import try_device
 
         findings += try_device(settings)
-    report = {"findings": [finding.as_dict() for finding in findings]}
+    report = {"findings": [asdict(finding) for finding in findings]}
     lines = [line for finding in findings for line in finding.lines()]
     failed = [finding.subject for finding in findings if finding.level == FAIL]
     if failed:

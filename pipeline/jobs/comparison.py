@@ -1,13 +1,13 @@
-"""What a source has against what the store has of it: which rows are the same, which are to be planned.
+"""Compares a source with what the store has of it: which rows are the same, and which are to be planned.
 
-A row is known by its path, its directory and its content (SHA-256). The content decides, but a file is read only where
-its size and times are not those of the last reading (the quick check of rsync(1)).
+A row is identified by its path, its directory and its content (SHA-256). The content decides, but a file is read only
+if its size or times differ from those of the last reading (the quick check of rsync(1)).
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from itertools import accumulate, chain, islice, repeat, takewhile
@@ -15,23 +15,25 @@ from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pipeline.config import KEEP, Settings
 from pipeline.errors import ImageMissing, ImageRejected
 from pipeline.extraction.images.files import HashedFile, file_state, hash_file
-from pipeline.jobs.changed_labels import ChangedLabels, Digests
 from pipeline.runtime.buckets import is_address
-from pipeline.store import KNOWN_FILES_SCHEMA, Label, LabelChange, Move, ReadAgain, ScanNotes, utc_now
+from pipeline.store import ERASED, KNOWN_FILES_SCHEMA, Label, LabelChange, Move, ReadAgain, ScanNotes, utc_now
 from pipeline.types import FileState, ImageRef
 
 RowKey: TypeAlias = tuple[str, str]  # path and directory
+Digests: TypeAlias = Callable[[Sequence[Label]], Sequence[str | None]]
 CHUNK_ROWS = 1024
 _PIECE_ROWS: Final = 16  # that a thread takes at once: handing one over takes as long as hashing a small file
+_LABELS_AT_ONCE: Final = 8192  # whose digests are asked for
 _HASH_THREADS: Final = 8  # where the settings name no number: reading waits for the disk more than for a core
 
 
 class SourceRow(NamedTuple):
-    """A row of the source: with its hashed file, or the problem with it, or, unread, the stored row that it equals."""
+    """A row of the source, with its hashed file, or the problem with it, or the stored row that it equals, unread."""
 
     ref: ImageRef
     directory: str
@@ -73,9 +75,6 @@ class StoredRows:
         for number, key in enumerate(zip(table["path"].to_pylist(), table["directory"].to_pylist(), strict=True)):
             self._by_key[key] = (*self._by_key.get(key, ()), number)
 
-    def __len__(self) -> int:
-        return len(self.media_ids)
-
     @property
     def paths(self) -> int:
         """How many there are."""
@@ -86,24 +85,24 @@ class StoredRows:
 
     def with_state(self, key: RowKey, state: FileState) -> int | None:
         """The number of the row that was read from the file in this state."""
-        for number in self._by_key.get(key, ()):
+        for number in self.numbers(key):
             known = (column[number] for column in self._states)
             if self._tells[number] and all(old == new for old, new in zip(known, state, strict=False)):
                 return number
         return None
 
     def with_hash(self, key: RowKey, sha256: str | None) -> int | None:
-        """The number of the row with these bytes; of None: of one that could not be read either."""
-        return next((n for n in self._by_key.get(key, ()) if self._hashes[n].as_py() == sha256), None)
+        """The number of the row with these bytes; with None, of one that could not be read either."""
+        return next((n for n in self.numbers(key) if self._hashes[n].as_py() == sha256), None)
 
     def content(self, key: RowKey) -> str | None:
-        """The hash of what was last read at a path; None: nothing was."""
-        hashes = (self._hashes[number].as_py() for number in reversed(self._by_key.get(key, ())))
+        """The hash of what was last read at a path; None if nothing was."""
+        hashes = (self._hashes[number].as_py() for number in reversed(self.numbers(key)))
         return next((sha256 for sha256 in hashes if sha256 is not None), None)
 
     def meet(self, key: RowKey) -> None:
         """The source has the path."""
-        for number in self._by_key.get(key, ()):
+        for number in self.numbers(key):
             self._met[number] = True
 
     def not_met(self) -> Iterator[RowKey]:
@@ -135,6 +134,50 @@ class StoredRows:
         return all(self._gone[number] for number in self._by_key[key])
 
 
+class ChangedLabels:
+    """Compares labels with the stored ones by their digests, many at a time. If several rows of the source are one
+    stored row, the first counts, as when it was planned."""
+
+    def __init__(self, stored: pa.Array, digests: Digests) -> None:
+        """`stored`: the digest of each stored row, as `known_files` has them; `digests` makes those of labels."""
+        self._stored = stored
+        self._digests = digests
+        self._has_none = stored.is_null().to_numpy(zero_copy_only=False).tobytes()
+        self._left_out = bytearray(pc.equal(stored, ERASED).fill_null(False).to_numpy(zero_copy_only=False))
+        self._waiting: dict[int, tuple[Label, bool]] = {}
+        self._changes: dict[int, tuple[Label, bool]] = {}
+
+    def see(self, number: int, label: Label, *, same_bytes: bool = True) -> None:
+        """The source has this stored row with this label now, and with the same bytes or others."""
+        if self._left_out[number]:
+            return
+        self._left_out[number] = True
+        if not self._has_none[number] or label != (None, None):
+            self._waiting[number] = label, same_bytes
+            if len(self._waiting) >= _LABELS_AT_ONCE:
+                self._compare()
+
+    def changes(self) -> Mapping[int, tuple[Label, bool]]:
+        """Number of the stored row -> its label now, and whether its bytes are the same."""
+        self._compare()
+        return self._changes
+
+    def same_before(self, one: int, other: int) -> bool:
+        """Whether two stored rows had the same label."""
+        return bool(self._stored[one].as_py() == self._stored[other].as_py())
+
+    def _compare(self) -> None:
+        if not self._waiting:
+            return
+        labels = list(dict.fromkeys(label for label, _ in self._waiting.values()))
+        digests = dict(zip(labels, self._digests(labels), strict=True))
+        before = self._stored.take(pa.array(self._waiting, pa.int64())).to_pylist()
+        for (number, seen), old in zip(self._waiting.items(), before, strict=True):
+            if digests[seen[0]] != old:
+                self._changes[number] = seen
+        self._waiting.clear()
+
+
 class Comparison:
     """Compares the rows of a source with those that are stored of it. `without_moves` completes what it finds."""
 
@@ -151,7 +194,6 @@ class Comparison:
         self.back = 0  # photos that one missed, and that are where they were
         self._read_again: list[ReadAgain] = []
         self._back: list[int] = []
-        self._fresh_paths: set[str] = set()
         self._closed: set[str] = set()  # paths that could not be read; of a folder, what is in it is not known
         self._directory = directory
         self._watch = watch
@@ -162,7 +204,7 @@ class Comparison:
         self._marks = settings.run.on_missing != KEEP
 
     def chunks(self, refs: Iterable[ImageRef]) -> Iterator[list[SourceRow]]:
-        """The rows, in their order, but for those whose file is missing and was there before: the source lacks them."""
+        """The rows in their order, except those whose file was there before and is missing: the source lacks them."""
         iterator = iter(refs)
         with (
             ThreadPoolExecutor(self._threads, thread_name_prefix="hash") as pool,
@@ -192,9 +234,8 @@ class Comparison:
         return True
 
     def without_moves(self, fresh: Sequence[SourceRow]) -> list[SourceRow]:
-        """Of all rows of the source that are not stored, those that no vanished file was moved to. Of equal files the
-        first path is paired with the first."""
-        self._fresh_paths.update(row.ref.path for row in fresh)
+        """Those of the `fresh` rows that no vanished file was moved to; `fresh` are all rows of the source that are not
+        stored. Equal files are paired in the order of their paths."""
         left: dict[tuple[str | None, str], list[RowKey]] = {}
         for key in sorted(self.stored.not_met(), reverse=True):
             left.setdefault((self.stored.content(key), key[1]), []).append(key)
@@ -206,7 +247,7 @@ class Comparison:
                 self._move(paired[row.key], row)
             for number in self.stored.numbers(row.key):
                 self._labels.see(number, row.label, same_bytes=False)
-        there = self._fresh_paths | self.stored.met_paths() if left else set()
+        there = {row.ref.path for row in fresh} | self.stored.met_paths() if left else set()
         self.missing = sorted(key for keys in left.values() for key in keys if self._is_missed(key[0], there))
         self.vanished = [key for key in self.missing if not self.stored.was_missed(key)]
         return [row for row in fresh if row.key not in paired or row.sha256 != self.stored.content(paired[row.key])]
@@ -243,8 +284,8 @@ class Comparison:
             self._read_again.append((self.stored.media_ids[number], *row.file.state))
 
     def _is_missed(self, path: str, there: Set[str]) -> bool:
-        """Whether the source lacks the path. It may be `there` for another directory of the store, or in a folder that
-        cannot be read."""
+        """Whether the source lacks the path. It does not if the path is `there` for another directory of the store, or
+        in a folder that cannot be read."""
         folders = takewhile(bool, accumulate(repeat(path), lambda folder, _: folder.rpartition(os.sep)[0]))
         return path not in there and not any(folder in self._closed for folder in islice(folders, 1, None))
 

@@ -9,6 +9,7 @@ import os
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
+from functools import cache
 from threading import Event
 from typing import Any, Final, TypeAlias
 
@@ -21,7 +22,6 @@ from pipeline.extraction.extractor import BatchExtractor
 from pipeline.extraction.images.decode import Decoder
 from pipeline.extraction.images.pixel_hash import PixelHash
 from pipeline.extraction.rows import EXTRACT, MANIFEST_SCHEMA, ExtractedRow, read_rows
-from pipeline.extraction.stored_picture import HeldPictures, encode_reference_image
 from pipeline.jobs.models import load_extractor
 from pipeline.jobs.shard_progress import ShardProgress
 from pipeline.jobs.store import Store
@@ -32,7 +32,6 @@ from pipeline.types import QUALITIES, Progress
 
 _PICTURE_BYTES: Final = 2**28  # of pictures that are kept; those of further faces are cut from the photos when needed
 _Photo: TypeAlias = tuple[str, str]  # SHA-256, path
-_Boxes: TypeAlias = Mapping[int, Sequence[float]]  # of a photo's faces: place among them -> xyxy
 
 
 def decode_rejected(store: Store, settings: Settings, rejected: pa.Table, progress: Progress, stop: Event) -> pa.Table:
@@ -47,78 +46,58 @@ def decode_rejected(store: Store, settings: Settings, rejected: pa.Table, progre
         if not failed_measures([face[name] for name in QUALITIES], settings.match):
             boxes[face["sha256"]][face["ordinal"]] = [face[name] for name in ("x1", "y1", "x2", "y2")]
             paths[face["sha256"]][face["path"]] = None
+    shown, identity = ShardProgress(progress, stop), store.identity
+
+    @cache
+    def load() -> BatchExtractor:
+        with shown.meanwhile("loading the models"):
+            return load_extractor(settings, identity, store.path, NETWORK_THREADS)
+
+    pixel_hash = PixelHash(identity.pixel_key)
+    engine = LocalEngine(settings, identity.embedding_size, Decoder(settings.decode), pixel_hash, load)
     left = {sha256: iter(own) for sha256, own in paths.items()}
-    reading = _Reading(store, settings, progress, stop)
     faces: list[dict[str, Any]] = []
+    room = _PICTURE_BYTES
     photos = [(sha256, next(own)) for sha256, own in left.items()]
     while photos:
         again = []
-        for sha256, row, pictures in reading.rows(photos):
+        shown.start("decode", len(photos))
+        for row in _extracted(engine, photos, settings.run.shard_rows, shown, stop):
+            sha256 = row.manifest["sha256"]
             other = next(left[sha256], None) if row.sha256 is None else None
-            if other is None:
-                faces += reading.faces(sha256, boxes[sha256], row, pictures)
-            else:
+            if other is not None:
                 again.append((sha256, other))
+                continue
+            for face in _faces(row, boxes[sha256]):
+                if room <= 0:
+                    face["crop"] = None
+                room -= len(face.get("crop") or b"")
+                faces.append(face)
         photos = again
     return pa.Table.from_pylist(faces, DECODED_SCHEMA)
 
 
-class _Reading:
-    """Photos on their way through the engine."""
+def _extracted(
+    engine: LocalEngine, photos: Sequence[_Photo], size: int, shown: ShardProgress, stop: Event
+) -> Iterator[ExtractedRow]:
+    """What extraction makes of each photo, in order. The engine compares the hash of each file."""
+    shards = [_manifest(start, photos[start : start + size]) for start in range(0, len(photos), size)]
+    with closing(engine.run_shards(enumerate(shards), shown.advance)) as results:
+        for number, extracted in results:
+            if stop.is_set():
+                raise Interrupted(detail="nothing was changed")
+            yield from read_rows(shards[number], extracted)
 
-    def __init__(self, store: Store, settings: Settings, progress: Progress, stop: Event) -> None:
-        self._store = store
-        self._settings = settings
-        self._progress = ShardProgress(progress, stop)
-        self._stop = stop
-        self._held = HeldPictures()
-        self._extractor: BatchExtractor | None = None
-        self._room = _PICTURE_BYTES
 
-    def rows(self, photos: Sequence[_Photo]) -> Iterator[tuple[str, ExtractedRow, Sequence[Any] | None]]:
-        """SHA-256 of each photo in order, what extraction makes of it, and the pixels of its faces' pictures if they
-        are held. The engine compares the hash of each file."""
-        identity, size = self._store.identity, self._settings.run.shard_rows
-        engine = LocalEngine(
-            self._settings,
-            identity.embedding_size,
-            Decoder(self._settings.decode),
-            PixelHash(identity.pixel_key),
-            self._load,
-            held=self._held,
-        )
-        shards = [_manifest(start, photos[start : start + size]) for start in range(0, len(photos), size)]
-        self._progress.start("decode", len(photos))
-        with closing(engine.run_shards(enumerate(shards), self._progress.advance)) as results:
-            for number, extracted in results:
-                if self._stop.is_set():
-                    raise Interrupted(detail="nothing was changed")
-                for row in read_rows(shards[number], extracted):
-                    yield row.manifest["sha256"], row, self._held.of_row(row.manifest["row"])
-                self._held.forget(shards[number]["row"].to_pylist())
-
-    def _load(self) -> BatchExtractor:
-        if self._extractor is None:
-            with self._progress.meanwhile("loading the models"):
-                self._extractor = load_extractor(
-                    self._settings, self._store.identity, self._store.path, NETWORK_THREADS
-                )
-        return self._extractor
-
-    def faces(
-        self, sha256: str, boxes: _Boxes, row: ExtractedRow, pictures: Sequence[Any] | None
-    ) -> Iterator[dict[str, Any]]:
-        """The rows of DECODED_SCHEMA of a photo's faces at these boxes."""
-        for ordinal, box in boxes.items():
-            found = row.faces[ordinal] if ordinal < len(row.faces) else None
-            if found is None or box_iou(found.box, box) < SAME_FACE_IOU:
-                yield {"sha256": sha256, "ordinal": ordinal, "reason": _reason(row)}
-                continue
-            crop = None
-            if self._room > 0:
-                crop = found.crop if pictures is None else encode_reference_image(pictures[ordinal])
-                self._room -= len(crop or b"")
-            yield {"sha256": sha256, "ordinal": ordinal, "embedding": vector_bytes(found.embedding), "crop": crop}
+def _faces(row: ExtractedRow, boxes: Mapping[int, Sequence[float]]) -> Iterator[dict[str, Any]]:
+    """The rows of DECODED_SCHEMA of a photo's faces at these boxes (place among its faces -> xyxy)."""
+    for ordinal, box in boxes.items():
+        face = {"sha256": row.manifest["sha256"], "ordinal": ordinal}
+        found = row.faces[ordinal] if ordinal < len(row.faces) else None
+        if found is None or box_iou(found.box, box) < SAME_FACE_IOU:
+            yield {**face, "reason": _reason(row)}
+        else:
+            yield {**face, "embedding": vector_bytes(found.embedding), "crop": found.crop}
 
 
 def _manifest(first: int, photos: Sequence[_Photo]) -> pa.Table:

@@ -34,19 +34,9 @@ class DemoResult:
     differences: Sequence[str]
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        return {
-            "equal": not self.differences,
-            "differences": list(self.differences),
-            "photos": str(self.photos),
-            "store": str(self.store),
-            "images": self.images,
-            "faceless": self.faceless,
-            "faces": self.faces,
-            "identities": self.identities,
-            "rejected": dict(self.rejected),
-            "run": self.report.as_dict(),
-        }
+        """For JSON; paths become text there."""
+        figures = {name: value for name, value in vars(self).items() if name not in ("report", "example")}
+        return {"equal": not self.differences, **figures, "run": self.report.as_dict()}
 
     def lines(self) -> list[str]:
         """For people: the figures, and what to try next."""

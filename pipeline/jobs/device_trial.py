@@ -22,7 +22,7 @@ from pipeline.jobs.sample_photos import portrait
 from pipeline.jobs.store_identity import make_identity
 from pipeline.runtime.device import describe, device_errors, resolve_device
 from pipeline.runtime.optional_triton import outcomes
-from pipeline.types import DecodedImage, FloatArray
+from pipeline.types import DecodedImage, FloatArray, boxes_of
 
 MOST_SHIFT_PX: Final = 0.5  # of a box's side, in a photo of 512 x 600
 LEAST_COSINE: Final = 0.999
@@ -87,8 +87,7 @@ def _memory(device: torch.device) -> Finding:
 def _boxes(expected: pa.Table, faces: pa.Table) -> Finding:
     if len(expected) != len(faces):
         return Finding("faces", FAIL, f"{len(faces)} instead of the {len(expected)} that the CPU finds", _OTHER)
-    sides = ("x1", "y1", "x2", "y2")
-    shift = max(float(np.abs(_numbers(expected, one) - _numbers(faces, one)).max(initial=0)) for one in sides)
+    shift = float(np.abs(boxes_of(expected) - boxes_of(faces)).max(initial=0))
     detail = f"{len(faces)} as on the CPU, boxes {shift:.4f} px apart (at most {MOST_SHIFT_PX})"
     return Finding("faces", OK, detail) if shift <= MOST_SHIFT_PX else Finding("faces", FAIL, detail, _OTHER)
 
@@ -99,10 +98,6 @@ def _embeddings(expected: pa.Table, faces: pa.Table, backend: str) -> Finding:
     detail = f"in {backend}: cosine to plain torch's on the CPU {cosine:.6f} (at least {LEAST_COSINE})"
     level = OK if cosine >= LEAST_COSINE else FAIL
     return Finding("embeddings", level, detail, None if level == OK else _OTHER)
-
-
-def _numbers(faces: pa.Table, column: str) -> FloatArray:
-    return np.asarray(faces[column], dtype=np.float32)
 
 
 def _vectors(faces: pa.Table) -> list[FloatArray]:

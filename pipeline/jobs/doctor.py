@@ -8,7 +8,7 @@ import os
 import platform
 import shutil
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -39,9 +39,6 @@ class Finding:
     level: str
     detail: str
     cure: str | None = None
-
-    def as_dict(self) -> dict[str, str | None]:
-        return asdict(self)
 
     def lines(self) -> list[str]:
         """The text for people: the finding, and its cure below it."""

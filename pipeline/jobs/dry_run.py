@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-import dataclasses
 import threading
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, cast
+
+import pyarrow as pa
 
 from pipeline.extraction.rows import EXTRACT
-from pipeline.extraction.sources.folder import ScanCounts
-from pipeline.extraction.sources.scan import scan_source
 from pipeline.jobs.accounts import DEFAULT_ACCOUNT, find_account
-from pipeline.jobs.followed_labels import count_changes
-from pipeline.jobs.missing import chooser
 from pipeline.jobs.moved_source import moved_source
-from pipeline.jobs.plan import NoStore, Planner, watcher
+from pipeline.jobs.plan import Plan
 from pipeline.jobs.plan_counts import PlanCounts
-from pipeline.jobs.session import RunRequest, require_sources, source_name
-from pipeline.jobs.store import Store, open_store
+from pipeline.jobs.profile import Profiler
+from pipeline.jobs.session import RunRequest, Session, require_sources
+from pipeline.jobs.store import Known, Store, open_store
 from pipeline.report.page import listed
-from pipeline.store import has_store
+from pipeline.store import KNOWN_FILES_SCHEMA, AccountSummary, Label, has_store
 from pipeline.types import ACCEPTED_STATUSES, Progress, SilentProgress
 
 
@@ -56,45 +54,49 @@ class DryRunReport:
         ]
 
 
+class NoStore:
+    """What a store answers to a scan before it is made."""
+
+    def accounts(self) -> list[AccountSummary]:
+        return []
+
+    def known_files(self, _source: str, _account_id: int) -> pa.RecordBatchReader:
+        return KNOWN_FILES_SCHEMA.empty_table().to_reader()
+
+    def known(
+        self, _account_id: int, _paths: Sequence[str] = (), _hashes: Sequence[str] = (), labels: Sequence[Label] = ()
+    ) -> Known:
+        return Known({}, set(), [None] * len(labels))
+
+
 def dry_run(request: RunRequest, progress: Progress | None = None, stop: threading.Event | None = None) -> DryRunReport:
-    """Compares the files of the request's sources with its store, where there is one, as a run does.
+    """Plans as a run does what the request's sources bring into its store, if there is one, and writes nothing.
 
     Raises InputError, StoreError, UsageError, and Interrupted once `stop` is set.
     """
-    progress, stop = progress or SilentProgress(), stop or threading.Event()
     require_sources(request)
     report = DryRunReport()
-    with _known(request) as (store, account, account_id):
+    with _session(request, progress or SilentProgress(), stop or threading.Event()) as command:
         for source in request.sources:
-            progress.start("scan", None)
-            planner = Planner(
-                store,
-                account,
-                account_id,
-                request.directory,
-                request.settings,
-                watcher(progress, stop),
-                moved=moved_source(store, account_id, request, progress),
-                forget=chooser(dataclasses.replace(request, source=source)),
-            )
-            scanned = ScanCounts()
-            refs = scan_source(source, request.settings.source, scanned, leave_out=request.store, stop=stop)
-            for batch in planner.batches(source_name(source), refs):
+            session = command.of_source(source)
+            plan = Plan(session, moved=moved_source(session), forgets=True)
+            for batch in plan.scan():
                 report.to_decode += batch["action"].to_pylist().count(EXTRACT)
                 statuses = (status for status in batch["status"].to_pylist() if status is not None)
                 report.rejected.update(status for status in statuses if status not in ACCEPTED_STATUSES)
-            planner.counts.labels_changed = count_changes(planner.labels)
-            planner.counts.forgotten_missing = planner.missing.count if planner.missing else 0
-            report.counts += planner.counts.with_scan(scanned)
+            plan.counts.labels_changed = plan.labels_changed
+            plan.counts.forgotten_missing = plan.missing.count if plan.missing else 0
+            report.counts += plan.counts
     return report
 
 
 @contextmanager
-def _known(request: RunRequest) -> Iterator[tuple[Store | NoStore, str, int]]:
-    """The store, or what stands for one that the run would make; with the account's name and id."""
-    if has_store(request.store.absolute()):
-        with open_store(request.store, request.settings, command=request.command) as store:
-            if store.accounts():
-                yield store, *find_account(store, request.account)
-                return
-    yield NoStore(), request.account or DEFAULT_ACCOUNT, 0
+def _session(request: RunRequest, progress: Progress, stop: threading.Event) -> Iterator[Session]:
+    """A session that nothing is written in: other runs are not kept out, and the settings are the request's."""
+    profiler = Profiler(enabled=False, settings=request.settings.run)
+    with ExitStack() as opened:
+        store, account = cast("Store", NoStore()), (request.account or DEFAULT_ACCOUNT, 0)
+        if has_store(request.store.absolute()):
+            store = opened.enter_context(open_store(request.store, request.settings, command=request.command))
+            account = find_account(store, request.account) if store.accounts() else account
+        yield Session(request, progress, stop, store, request.settings, *account, profiler)

@@ -1,12 +1,9 @@
-"""`run.on_missing: forget`: photos that are no longer in their source are forgotten, unless too many are missing."""
+"""`run.on_missing: forget`: a run forgets photos that are no longer in their source, unless too many are missing."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
 from typing import Final
 
 from pipeline.config import FORGET
@@ -15,7 +12,7 @@ from pipeline.extraction.sources.scan import below_base, manifest_base, source_k
 from pipeline.extraction.sources.selection import Selection
 from pipeline.jobs.comparison import Comparison
 from pipeline.jobs.plan_counts import LISTED, PlanCounts
-from pipeline.jobs.session import RunRequest, Session
+from pipeline.jobs.session import Session
 from pipeline.runtime.buckets import describe, is_address
 from pipeline.store import CorrectionRequest
 
@@ -27,7 +24,7 @@ class MissingPhotos:
     """Photos that a scan missed and that are to be forgotten, by directory: path, and media ids."""
 
     photos: dict[str, list[tuple[str, list[int]]]]
-    in_folder: bool  # they are of a folder: one that is there again is not missing
+    in_folder: bool  # their source is a folder: a photo that is back is not missing
 
     @property
     def count(self) -> int:
@@ -35,20 +32,25 @@ class MissingPhotos:
         return sum(map(len, self.photos.values()))
 
 
-def chooser(request: RunRequest) -> Callable[[Comparison, PlanCounts], MissingPhotos | None]:
-    """What chooses the photos that the request wants forgotten, of those that a scan of its source missed."""
-    if request.source is None or request.settings.run.on_missing != FORGET:
-        return lambda *_: None
-    return partial(_chosen, request, source_kind(request.source) == "folder")
+def missing_to_forget(session: Session, compared: Comparison, counts: PlanCounts) -> MissingPhotos | None:
+    """The photos to forget that this or an earlier scan of the session's source missed. Photos that are there and that
+    only the settings leave out stay. Counts what it finds in `counts`.
 
+    None if there are none, or if they are a larger share of the source than `run.missing_limit` and the request does
+    not allow that.
+    """
+    request, settings = session.request, session.settings
+    if request.source is None or settings.run.on_missing != FORGET:
+        return None
+    in_folder = source_kind(request.source) == "folder"
+    base = manifest_base(request.source, settings.source)
+    selection = Selection(settings.source.include, settings.source.exclude, hidden=True)
 
-def _chosen(request: RunRequest, is_folder: bool, compared: Comparison, counts: PlanCounts) -> MissingPhotos | None:
-    """Those missed now and before; not what is there, and only left out by the settings. None where there are none,
-    or more of the source's rows than `run.missing_limit`, unless the request wants that. `counts` is told."""
-    settings = request.settings.run
-    stays = _may_be_there if is_folder else _left_out_of_manifest(request)
+    def stays(path: str) -> bool:
+        return _may_be_there(path) if in_folder else selection.why_no_file(below_base(path, base)) is not None
+
     missing = [key for key in compared.missing if not stays(key[0])]
-    if len(missing) > settings.missing_limit * compared.stored.paths and not request.forget_many:
+    if len(missing) > settings.run.missing_limit * compared.stored.paths and not request.forget_many:
         counts.too_many_missing = len(missing)
         return None
     paths = {path for path, _ in missing}
@@ -57,12 +59,12 @@ def _chosen(request: RunRequest, is_folder: bool, compared: Comparison, counts: 
     photos: dict[str, list[tuple[str, list[int]]]] = {}
     for key in missing:
         photos.setdefault(key[1], []).append((key[0], compared.stored.media_of(key)))
-    return MissingPhotos(photos, is_folder) if missing else None
+    return MissingPhotos(photos, in_folder) if missing else None
 
 
 def _may_be_there(path: str) -> bool:
-    """Whether a file may be at the path: where that cannot be told, as of a share that is not connected, it may. The
-    same of a name that is not UTF-8, of which the store has no more than what is shown."""
+    """Whether a file may be at the path. It may if nobody can tell, as on a share that is not connected, and if its
+    name is not UTF-8, as the store has only its printable form."""
     if "\\x" in path:
         return True
     try:
@@ -77,21 +79,9 @@ def _may_be_there(path: str) -> bool:
     return True
 
 
-def _left_out_of_manifest(request: RunRequest) -> Callable[[str], bool]:
-    """Whether `source.include` and `source.exclude` leave a row with the path out of the manifest."""
-    settings = request.settings.source
-    base = manifest_base(request.source or Path(), settings)
-    selection = Selection(settings.include, settings.exclude, hidden=True)
-
-    def is_left_out(path: str) -> bool:
-        return selection.why_no_file(below_base(path, base)) is not None
-
-    return is_left_out
-
-
 def forget_missing(session: Session, missing: MissingPhotos) -> int:
-    """Forgets the photos, but for those that are there again; returns how many. Raises Interrupted once the session's
-    stop is set; the next run forgets the rest."""
+    """Forgets the photos, except those that are back; returns how many. Raises Interrupted once the session's stop is
+    set; the next run forgets the rest."""
     session.progress.start("forget", missing.count)
     forgotten = 0
     for directory, photos in missing.photos.items():

@@ -9,30 +9,28 @@ from pathlib import Path
 
 from pipeline.errors import UsageError
 from pipeline.extraction.sources.scan import source_kind
-from pipeline.jobs.plan import NoStore
-from pipeline.jobs.session import RunRequest, source_name
-from pipeline.jobs.store import Store
+from pipeline.jobs.session import Session, source_name
 from pipeline.runtime.buckets import is_address
 from pipeline.store import SCANNING, SourceMove, SourceSummary
-from pipeline.types import Progress
 
 
-def moved_source(store: Store | NoStore, account_id: int, request: RunRequest, progress: Progress) -> SourceMove | None:
-    """What the request takes for moved; None without such a wish, and where an earlier run has done it.
+def moved_source(session: Session) -> SourceMove | None:
+    """What the request takes as moved; None if it asks for no move, or if an earlier run has done it.
 
-    Raises UsageError where it cannot be: nothing is from there, a run is not finished, or the store has photos of both.
+    Raises UsageError if nothing is from there, a run is not finished, or the store has photos of both.
     """
+    request, progress = session.request, session.progress
     if request.moved_from is None or request.source is None:
         return None
     old, new = source_name(request.moved_from), source_name(request.source)
-    _require_finished(store, account_id, old, request)
-    known = {summary.source: summary for summary in store.sources(account_id)}
+    _require_finished(session, old)
+    known = {summary.source: summary for summary in session.store.sources(session.account_id)}
     if old not in known and new in known:
         progress.note(f"The store has nothing from {old} any more: its photos are those of {new}.")
         return None
     if old not in known:
         raise nothing_from(old, [*known.values()])
-    _require_finished(store, account_id, new, request)
+    _require_finished(session, new)
     if new in known:
         raise UsageError(
             message=f"The store has {known[new].photos:,} photos from {new} beside {known[old].photos:,} from {old}: "
@@ -60,11 +58,11 @@ def nothing_from(old: str, sources: list[SourceSummary]) -> UsageError:
     return UsageError(message=f"The store has nothing from {old}.{hint} It has photos from: {listed or 'nowhere yet'}.")
 
 
-def _require_finished(store: Store | NoStore, account_id: int, source: str, request: RunRequest) -> None:
-    run = store.runs(source, account_id).unfinished
+def _require_finished(session: Session, source: str) -> None:
+    run = session.store.runs(source, session.account_id).unfinished
     if run is None or run.state == SCANNING:
         return
-    where = f"{shlex.quote(source)} --store {shlex.quote(str(request.store))}"
+    where = f"{shlex.quote(source)} --store {shlex.quote(str(session.request.store))}"
     goes_on = f"`facepipe run {where}` goes on with it, " if is_address(source) or Path(source).exists() else ""
     raise UsageError(
         message=f"A run of {source} is not finished: {goes_on}`facepipe abandon {where}` gives it up. Then the "

@@ -22,7 +22,7 @@ from pipeline.errors import ManifestInvalid, PersonAmbiguous, PersonNotFound, Re
 from pipeline.jobs.accounts import find_account
 from pipeline.jobs.store import Store, part_of_command
 from pipeline.jobs.store_settings import settings_of_store, settle_threshold
-from pipeline.store import NO_CHANGE, USER, CorrectionAnswer, CorrectionRequest, PersonChange, Seen
+from pipeline.store import USER, CorrectionAnswer, CorrectionRequest, PersonChange
 from pipeline.texts import TEXT_RULE, is_text, nfc
 from pipeline.types import Progress, SilentProgress
 
@@ -147,7 +147,7 @@ class People:
             try:
                 person_id = who if who in ids else self._found(records, who)
                 with part_of_command():
-                    self._store.correct(self._request("name", [person_id], change=PersonChange(name=name)))
+                    self.by_ids("name", [person_id], change=PersonChange(name=name))
                 done += 1
             except (UsageError, RequestError) as error:
                 left.append((who, name, str(error)))
@@ -163,11 +163,11 @@ class People:
 
     def split(self, who: str, faces: Sequence[int]) -> CorrectionAnswer:
         """Makes some of a person's faces a new person, the first of the answer's."""
-        return self._correct("split", [who], faces=faces)
+        return self._correct("split", [who], faces)
 
     def move(self, face: int, who: str | None) -> CorrectionAnswer:
         """Says whose a face is; None: nobody's."""
-        return self._correct("move", [] if who is None else [who], faces=[face])
+        return self._correct("move", [] if who is None else [who], [face])
 
     def not_same(self, one: str, other: str) -> CorrectionAnswer:
         """Says that two people are two."""
@@ -191,25 +191,24 @@ class People:
         """Takes photos of runs out of the store, with faces, vectors and pictures, and the people who are left without
         face and name. No run takes the photos up again. Cannot be undone. Those that are forgotten already are left as
         they are. Raises PhotoUnknown."""
-        answer = self._store.correct(replace(self._request("forget_photos", []), media_ids=media_ids))
+        answer = self.by_ids("forget_photos", media_ids=media_ids)
         self._store.clean_up()
         return answer
 
     def regroup(
         self, gate: MatchSettings | None = None, *, decode: bool | pa.Table = False, dry_run: bool = False
     ) -> CorrectionAnswer:
-        """Decides all faces anew by this gate (None: that of the settings), and keeps to what was stated. The answer's
-        `regrouping` says what changes, or would, with `dry_run`.
+        """Decides all faces again by this gate (None: that of the settings), and respects constraints. The answer's
+        `regrouping` says what changes, or with `dry_run` what would change.
 
-        `decode`: rejected faces that the gate would admit take part, too; their photos are read and extracted again,
+        With `decode` rejected faces that the gate would admit are included; their photos are read and extracted again,
         unless this is what `decode_rejected` returned. Then raises ModelError and DeviceError as well.
         """
         if decode is True:
             decode = self.decode_rejected(gate)
         decoded = None if decode is False else decode
         settings = settle_threshold(self._with_gate(gate), self._store.identity)
-        request = replace(self._request("regroup", []), gate=settings.match, dry_run=dry_run)
-        answer = self._store.regroup(request, decoded)
+        answer = self._store.regroup(self._request("regroup", gate=settings.match, dry_run=dry_run), decoded)
         if decoded is not None and not dry_run:
             self._store.clean_up()
         return answer
@@ -234,51 +233,29 @@ class People:
         """Undoes this correction, or the last one of the origin (`user`, `api`, `label`) that is not undone; with
         `dry_run` only says which one that is. Raises UndoBlocked if something changed since, and CorrectionImpossible
         if there is none or it is undone."""
-        request = replace(self._request("undo", []), correction_id=correction_id, undo_origin=origin, dry_run=dry_run)
-        answer = self._store.correct(request)
+        answer = self.by_ids("undo", correction_id=correction_id, undo_origin=origin, dry_run=dry_run)
         if answer.kind in ("regroup", "undo", "redo") and not dry_run:  # vectors may have been removed
             self._store.clean_up()
         return answer
 
-    def _correct(
-        self,
-        kind: str,
-        who: Sequence[str],
-        *,
-        faces: Sequence[int] = (),
-        change: PersonChange = NO_CHANGE,
-        anyway: bool = False,
-    ) -> CorrectionAnswer:
+    def _correct(self, kind: str, who: Sequence[str], face_ids: Sequence[int] = (), **fields: Any) -> CorrectionAnswer:
         records = self._records() if who else []
-        return self.by_ids(kind, [self._found(records, one) for one in who], faces, change=change, anyway=anyway)
+        return self.by_ids(kind, [self._found(records, one) for one in who], face_ids, **fields)
 
     def by_ids(
-        self,
-        kind: str,
-        person_ids: Sequence[str],
-        faces: Sequence[int] = (),
-        *,
-        change: PersonChange = NO_CHANGE,
-        anyway: bool = False,
-        seen: Seen | None = None,
-        dry_run: bool = False,
+        self, kind: str, person_ids: Sequence[str] = (), face_ids: Sequence[int] = (), **fields: Any
     ) -> CorrectionAnswer:
-        """A correction of people who are given by their ids, of any kind that is a method here; a merge may change
-        their root. `seen`: what its sender knows of them; then raises ChangedSince where that is no longer so."""
-        request = replace(self._request(kind, person_ids, faces, change, anyway), seen=seen, dry_run=dry_run)
-        return self._store.correct(request)
+        """A correction of people who are given by their ids, of any kind; `fields` are those of CorrectionRequest. A
+        merge may change their root. With `seen`, what the sender knows of them, raises ChangedSince if that changed."""
+        return self._store.correct(self._request(kind, person_ids, face_ids, **fields))
 
     def _request(
-        self,
-        kind: str,
-        person_ids: Sequence[str],
-        faces: Sequence[int] = (),
-        change: PersonChange = NO_CHANGE,
-        anyway: bool = False,
+        self, kind: str, person_ids: Sequence[str] = (), face_ids: Sequence[int] = (), **fields: Any
     ) -> CorrectionRequest:
-        if change.name is not None and not is_text(change.name):
+        request = CorrectionRequest(self._account_id, self._directory, kind, person_ids, list(face_ids), **fields)
+        if request.change.name is not None and not is_text(request.change.name):
             raise UsageError(message=f"The name cannot be kept: it must be UTF-8 of {TEXT_RULE}.")
-        return CorrectionRequest(self._account_id, self._directory, kind, person_ids, list(faces), change, anyway)
+        return request
 
     def _records(self, *, counted: bool = False) -> list[dict[str, Any]]:
         """What each record is found by; `counted`: all that is told of it. The faces are counted for that, of which

@@ -8,55 +8,38 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from itertools import chain, islice
-from typing import Any, TypeAlias
+from typing import Any
 
 import pyarrow as pa
 
-from pipeline.config import Settings
-from pipeline.errors import Interrupted, TooManyDirectories, UsageError
+from pipeline.errors import Interrupted, TooManyDirectories
 from pipeline.extraction.rows import EXTRACT, MANIFEST_SCHEMA, REUSE_MEDIA, REUSE_ROW, SKIP
 from pipeline.extraction.sources.folder import ScanCounts
 from pipeline.extraction.sources.scan import scan_source, source_kind
 from pipeline.jobs.comparison import CHUNK_ROWS, Comparison, RowKey, SourceRow, StoredRows
-from pipeline.jobs.followed_labels import follow_labels
-from pipeline.jobs.missing import MissingPhotos
+from pipeline.jobs.missing import MissingPhotos, missing_to_forget
 from pipeline.jobs.plan_counts import LISTED, PlanCounts
-from pipeline.jobs.session import Session
-from pipeline.jobs.store import Known, Runs, Store
+from pipeline.jobs.session import Session, source_name
+from pipeline.jobs.store import Known, Store
 from pipeline.runtime.stage_times import SCAN
 from pipeline.store import (
-    KNOWN_FILES_SCHEMA,
     MAX_DIRECTORIES,
-    AccountSummary,
+    CorrectionRequest,
     Label,
     LabelChange,
     RunRow,
     ScanNotes,
     SourceMove,
-    SourceSummary,
 )
-from pipeline.types import DUPLICATE_ROW, ImageRef, Progress, Source
+from pipeline.types import DUPLICATE_ROW, ImageRef
 
-Forget: TypeAlias = Callable[[Comparison, PlanCounts], MissingPhotos | None]
 _PIXELS_PER_BYTE = 4  # of photographs whose header does not tell how many pixels will be decoded
 
 
-@dataclass(frozen=True)
-class Plan:
-    """What a scan found, and the run that it planned: None where nothing has changed. One without rows has only to be
-    finished: photos moved, say, and none is to be extracted."""
-
-    counts: PlanCounts
-    run: RunRow | None = None
-    missing: MissingPhotos | None = None  # that are to be forgotten once the run's photos are in
-
-
 def counts_of(run: RunRow) -> PlanCounts:
-    """What the scan that planned an unfinished run found; versions that did not write it down leave its rows."""
+    """What the scan of an unfinished run found. Earlier versions did not store it: then all rows count as new."""
     return PlanCounts(**run.summary) if run.summary else PlanCounts(new=run.rows or 0)
 
 
@@ -66,128 +49,108 @@ def rows_of(store: Store, run: RunRow) -> set[RowKey]:
     return set(zip(table["path"].to_pylist(), table["directory"].to_pylist(), strict=True))
 
 
-def plan_run(
-    session: Session,
-    counted: Collection[RowKey] = (),
-    moved: SourceMove | None = None,
-    forget: Forget = lambda *_: None,
-) -> Plan:
-    """Scans the session's source, which may have `moved`, and writes down a run of what its store does not have.
+class Plan:
+    """What the session's source has that its store does not have: manifest rows, and later a run of them. Memory: about
+    0.5 KB per row of the source and of its rows in the store, and 1 KB per new row of a source that the store has rows
+    of."""
 
-    Rows that the command has `counted` before are not counted as being in already. `forget` chooses what of the missing
-    photos goes. Raises UsageError without a source, InputError, TooManyDirectories, and Interrupted once the session's
-    stop is set; then nothing has moved.
-    """
-    path, source = session.request.source, session.source
-    if path is None or source is None:
-        raise UsageError(message="Name a folder or a manifest to scan.")
-    session.progress.start("scan", None)
-    scanned = ScanCounts()
-    planner = Planner(
-        session.store,
-        session.account,
-        session.account_id,
-        session.request.directory,
-        session.settings,
-        watcher(session.progress, session.stop),
-        counted,
-        moved,
-        forget,
-    )
-    with session.profiler.times.stage(SCAN):
-        refs = scan_source(path, session.settings.source, scanned, leave_out=session.store.path, stop=session.stop)
-        batches = planner.batches(source, refs)
-        first = next(batches, None)
-        only_labels = first is None and not planner.notes.changes and planner.missing is None
-        followed = PlanCounts()
-        if only_labels:
-            if planner.notes:
-                session.store.end_scan(source, session.account_id, planner.notes)
-            followed = follow_labels(session, planner.labels)
-            if followed.labels_changed == followed.unsettled:
-                return Plan(planner.counts.with_scan(scanned) + followed)
-        run, rows = _write_manifest(session, path, source, chain([] if first is None else [first], batches))
-    counts, shards = planner.counts.with_scan(scanned) + followed, len(session.store.shard_starts(run)) - 1
-    planned = dataclasses.replace(run, rows=rows, shards=shards, summary=counts.kept())
-    planned_run = session.store.end_scan(source, session.account_id, planner.notes, planned)
-    if not only_labels:  # after it, so that photos are found where they are now
-        counts += follow_labels(session, planner.labels)
-    return Plan(counts, planned_run, planner.missing)
+    def __init__(
+        self,
+        session: Session,
+        counted: Collection[RowKey] = (),
+        moved: SourceMove | None = None,
+        *,
+        forgets: bool = False,
+    ) -> None:
+        """Rows that the command has `counted` before are not counted again as already in. `moved`: the source, since it
+        was scanned last. With `forgets` missing photos are chosen that are to be forgotten."""
+        self._session = session
+        self._store = session.store
+        self._counted = counted
+        self._moved = moved
+        self._forgets = forgets
+        self.run: RunRow | None = None  # that `write` made
+        # These four are complete after `scan`.
+        self.counts = PlanCounts()
+        self.notes = ScanNotes()
+        self.missing: MissingPhotos | None = None  # that are to be forgotten once the run's photos are in
+        self.labels: Mapping[str, Sequence[LabelChange]] = {}  # that changed, by directory
 
+    def write(self) -> None:
+        """Scans, and writes down a `run` of what it found, if anything changed. A run without rows has only to be
+        finished: photos moved, say, and none is to be extracted.
 
-def watcher(progress: Progress, stop: threading.Event) -> Callable[[], None]:
-    """What a scan calls for each row that is read: shows progress, until somebody stops it."""
+        Raises UsageError without a source, InputError, TooManyDirectories, and Interrupted once the session's stop is
+        set; then nothing has moved.
+        """
+        session, source = self._session, source_name(self._session.to_scan)
+        with session.profiler.times.stage(SCAN):
+            batches = self.scan()
+            first = next(batches, None)
+            only_labels = first is None and not self.notes.changes and self.missing is None
+            if only_labels:
+                if self.notes:
+                    session.store.end_scan(source, session.account_id, self.notes)
+                followed = self._follow_labels()
+                if followed.labels_changed == followed.unsettled:
+                    return
+            run, rows = self._write_manifest(source, chain([] if first is None else [first], batches))
+        shards = len(session.store.shard_starts(run)) - 1
+        planned = dataclasses.replace(run, rows=rows, shards=shards, summary=self.counts.kept())
+        self.run = session.store.end_scan(source, session.account_id, self.notes, planned)
+        if not only_labels:  # after it, so that photos are found where they are now
+            self._follow_labels()
 
-    def watch() -> None:
-        if stop.is_set():
-            raise Interrupted(detail="the scan was not finished, and nothing was changed")
-        progress.advance()
+    def _write_manifest(self, source: str, batches: Iterator[pa.RecordBatch]) -> tuple[RunRow, int]:
+        """A run with its manifest, and the number of its rows."""
+        session = self._session
+        limits = {"shard_rows": session.settings.run.shard_rows, "shard_pixels": session.settings.run.shard_pixels}
+        settings = {**limits, "match": dataclasses.asdict(session.settings.match)}
+        kind, directory = source_kind(session.to_scan), session.request.directory
+        run = session.store.begin_run(source, kind, session.account_id, directory, settings)
+        return run, session.store.write_manifest(run.run_id, batches, MANIFEST_SCHEMA, **limits)
 
-    return watch
+    @property
+    def labels_changed(self) -> int:
+        """How many labels changed of photos whose bytes are the same."""
+        return sum(same_bytes for labels in self.labels.values() for *_, same_bytes in labels)
 
+    def _follow_labels(self) -> PlanCounts:
+        """Applies changed labels by a correction for each directory; counts and returns what followed. Raises
+        StoreError: the next run then finds done what was done before it."""
+        followed = PlanCounts(labels_changed=self.labels_changed)
+        for directory, labels in self.labels.items():
+            account_id = self._session.account_id
+            request = CorrectionRequest(account_id, directory, "label", origin="label", labels=labels)
+            answer = self._store.correct(request)
+            if answer.labels is not None:
+                followed += PlanCounts(**dataclasses.asdict(answer.labels))
+        self.counts += followed
+        return followed
 
-def _write_manifest(
-    session: Session, path: Source, source: str, batches: Iterator[pa.RecordBatch]
-) -> tuple[RunRow, int]:
-    """A run with its manifest, and the number of its rows."""
-    store, directory = session.store, session.request.directory
-    limits = {"shard_rows": session.settings.run.shard_rows, "shard_pixels": session.settings.run.shard_pixels}
-    settings = {**limits, "match": dataclasses.asdict(session.settings.match)}
-    run = store.begin_run(source, source_kind(path), session.account_id, directory, settings)
-    return run, store.write_manifest(run.run_id, batches, MANIFEST_SCHEMA, **limits)
+    def scan(self) -> Iterator[pa.RecordBatch]:
+        """`batches` of the session's source."""
+        session, scanned = self._session, ScanCounts()
+        session.progress.start("scan", None)
+        refs = scan_source(
+            session.to_scan, session.settings.source, scanned, leave_out=session.request.store, stop=session.stop
+        )
+        yield from self.batches(refs)
+        self.counts = self.counts.with_scan(scanned)
 
-
-class NoStore:
-    """What there is to know of a store that is not made yet, or of an account in it."""
-
-    def accounts(self) -> list[AccountSummary]:
-        return []
-
-    def runs(self, _source: str, _account_id: int) -> Runs:
-        return Runs(None, None, set(), has_page=False)
-
-    def sources(self, _account_id: int) -> list[SourceSummary]:
-        return []
-
-    def known_files(self, _source: str, _account_id: int) -> pa.RecordBatchReader:
-        return KNOWN_FILES_SCHEMA.empty_table().to_reader()
-
-    def known(
-        self, _account_id: int, _paths: Sequence[str] = (), _hashes: Sequence[str] = (), labels: Sequence[Label] = ()
-    ) -> Known:
-        return Known({}, set(), [None] * len(labels))
-
-
-@dataclass
-class Planner:
-    """Turns the source's rows into manifest rows. Memory: about 0.5 KB per row of the source and of its rows in the
-    store, and 1 KB per new row of a source that the store has rows of."""
-
-    store: Store | NoStore
-    account: str
-    account_id: int
-    directory: str  # of rows that name none
-    settings: Settings
-    watch: Callable[[], None] = lambda: None
-    counted: Collection[RowKey] = ()
-    moved: SourceMove | None = None  # the source, since it was scanned last
-    forget: Forget = lambda *_: None
-    counts: PlanCounts = field(default_factory=PlanCounts)  # these four are complete after `batches`
-    notes: ScanNotes = field(default_factory=ScanNotes)
-    missing: MissingPhotos | None = None
-    labels: Mapping[str, Sequence[LabelChange]] = field(default_factory=dict)  # that changed, by directory
-
-    def batches(self, source: str, refs: Iterable[ImageRef]) -> Iterator[pa.RecordBatch]:
+    def batches(self, refs: Iterable[ImageRef]) -> Iterator[pa.RecordBatch]:
         """Record batches (MANIFEST_SCHEMA) of the rows that are not in the store yet, in the source's order.
 
         Raises TooManyDirectories when the account would hold more than it may.
         """
-        self._stored = StoredRows(self._known(source), check_inode=self.settings.run.check_inode)
-        self._compared = Comparison(self._stored, self.directory, self.settings, self.watch, self._label_digests)
+        session = self._session
+        self._stored = StoredRows(self._known(), check_inode=session.settings.run.check_inode)
+        directory = session.request.directory  # of rows that name none
+        self._compared = Comparison(self._stored, directory, session.settings, self._watch, self._label_digests)
         self._rows: dict[RowKey, tuple[int, str | None]] = {}  # of this run
         self._by_hash: dict[str, int] = {}  # the row of this run that will be extracted
         self._replaced: set[int] = set()  # media that leave with a row of this run
-        accounts = (row for row in self.store.accounts() if row.account_id == self.account_id)
+        accounts = (row for row in self._store.accounts() if row.account_id == session.account_id)
         self._directories = {directory.name for row in accounts for directory in row.directories}
         self._forgotten_before: list[str] = []  # paths of files that were forgotten where their source was
         self._next_row = 0
@@ -198,47 +161,55 @@ class Planner:
                 yield pa.RecordBatch.from_pylist(planned, MANIFEST_SCHEMA)
         compared = self._compared
         self.labels = compared.changed_labels()
-        self.notes = dataclasses.replace(compared.notes(), source=self.moved, forgotten=self._forgotten_before)
-        self.counts.moved_sources = [[self.moved.old, source]] if self.moved else []
+        self.notes = dataclasses.replace(compared.notes(), source=self._moved, forgotten=self._forgotten_before)
+        self.counts.moved_sources = [[self._moved.old, str(session.source)]] if self._moved else []
         self.counts.moved, self.counts.vanished = len(compared.moved), len(compared.vanished)
         self.counts.back = compared.back
         self.counts.moved_files = [[old, new] for old, _, new in compared.moved[:LISTED]]
         self.counts.vanished_files = [path for path, _ in compared.vanished[:LISTED]]
-        self.missing = self.forget(compared, self.counts)
+        if self._forgets:
+            self.missing = missing_to_forget(session, compared, self.counts)
 
-    def _known(self, source: str) -> Iterator[pa.RecordBatch]:
+    def _watch(self) -> None:
+        """For each row that is read: shows progress, until somebody stops it."""
+        if self._session.stop.is_set():
+            raise Interrupted(detail="the scan was not finished, and nothing was changed")
+        self._session.progress.advance()
+
+    def _known(self) -> Iterator[pa.RecordBatch]:
         """The rows that the store has of the source, with the paths that they have now."""
-        if self.moved is None:
-            yield from self.store.known_files(source, self.account_id)
+        account_id = self._session.account_id
+        if self._moved is None:
+            yield from self._store.known_files(str(self._session.source), account_id)
             return
-        for rows in self.store.known_files(self.moved.old, self.account_id):
-            paths = pa.array([self.moved.path(path) for path in rows["path"].to_pylist()], pa.string())
+        for rows in self._store.known_files(self._moved.old, account_id):
+            paths = pa.array([self._moved.path(path) for path in rows["path"].to_pylist()], pa.string())
             yield rows.set_column(rows.schema.get_field_index("path"), "path", paths)
 
     def _label_digests(self, labels: Sequence[Label]) -> Sequence[str | None]:
-        return self.store.known(self.account_id, labels=labels).digests
+        return self._store.known(self._session.account_id, labels=labels).digests
 
     def _fresh(self, refs: Iterable[ImageRef]) -> Iterator[list[SourceRow]]:
-        """The rows that the store does not have, in pieces. Where it has others of the source, all are compared first:
-        a file that is new may be one that vanished."""
+        """The rows that the store does not have, in pieces. If it has others of the source, all are compared first: a
+        new file may be one that vanished elsewhere."""
         chunks = ([row for row in chunk if not self._is_in(row)] for chunk in self._compared.chunks(refs))
-        if not len(self._stored):
+        if not self._stored.paths:
             return chunks
         rows = iter(self._compared.without_moves([*chain.from_iterable(chunks)]))
         return iter(lambda: [*islice(rows, CHUNK_ROWS)], [])
 
     def _known_of(self, rows: Sequence[SourceRow]) -> Known:
-        """What the store knows of these rows; of a moved source also by the paths that they had."""
+        """What the store knows of these rows; of a moved source also by their former paths."""
         hashes, paths = [row.sha256 for row in rows if row.sha256], [row.ref.path for row in rows]
-        former = {path: self.moved.former(path) for path in paths} if self.moved else {}
-        known = self.store.known(self.account_id, [*paths, *former.values()], hashes)
+        former = {path: self._moved.former(path) for path in paths} if self._moved else {}
+        known = self._store.known(self._session.account_id, [*paths, *former.values()], hashes)
         before = [path for path, old in former.items() if old in known.forgotten]
         self._forgotten_before += before
         known.forgotten.update(before)
         return known
 
     def _not_forgotten(self, rows: Sequence[SourceRow], forgotten: Set[str]) -> list[SourceRow]:
-        """The rows without forgotten photos, of which nothing is written down."""
+        """The rows without forgotten photos, which get no manifest row."""
         kept, left = list[SourceRow](), list[str]()
         for row in rows:
             if row.ref.path in forgotten or row.sha256 in forgotten:
@@ -252,7 +223,7 @@ class Planner:
     def _is_in(self, row: SourceRow) -> bool:
         """Whether the store has the row. Counts it."""
         stored = self._compared.is_stored(row)
-        self.counts.already_in += stored and row.key not in self.counted
+        self.counts.already_in += stored and row.key not in self._counted
         return stored
 
     def _plan_row(self, hashed: SourceRow, in_store: dict[str, int]) -> dict[str, Any]:
@@ -283,7 +254,7 @@ class Planner:
             self.counts.new += 1
         self._directories.add(row.directory)
         if len(self._directories) > MAX_DIRECTORIES:
-            raise TooManyDirectories(account=self.account, count=len(self._directories), limit=MAX_DIRECTORIES)
+            raise TooManyDirectories(account=self._session.account, count=len(self._directories), limit=MAX_DIRECTORIES)
 
     def _action(self, number: int, hashed: SourceRow, in_store: dict[str, int]) -> dict[str, Any]:
         file, problem = hashed.file, hashed.problem
@@ -308,5 +279,5 @@ class Planner:
 
 
 def _list(files: list[str], more: Sequence[str]) -> None:
-    """Adds to a list of which the first are enough."""
+    """Adds to a list that keeps the first ones only."""
     files += more[: max(LISTED - len(files), 0)]

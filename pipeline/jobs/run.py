@@ -1,7 +1,7 @@
 """scan -> extract -> group: the stages of a run, together or alone, resumable at every point.
 
 A run is a row of the catalog and a frozen manifest. Extraction writes one file per shard; grouping commits each shard
-in one transaction. So wherever a run was cut off, the same command finds it, goes on after its last committed shard,
+in one transaction. So if a run was interrupted, the same command finds it, continues after its last committed shard,
 and then scans the source again for what is new since.
 """
 
@@ -20,9 +20,9 @@ from pipeline.config import MAX_THRESHOLD, THRESHOLD_RULE, nearest_threshold
 from pipeline.errors import FacepipeError, StoreError, UsageError
 from pipeline.jobs.accounts import find_account
 from pipeline.jobs.comparison import RowKey
-from pipeline.jobs.missing import MissingPhotos, chooser, forget_missing
+from pipeline.jobs.missing import MissingPhotos, forget_missing
 from pipeline.jobs.moved_source import moved_source
-from pipeline.jobs.plan import Plan, counts_of, plan_run, rows_of
+from pipeline.jobs.plan import Plan, counts_of, rows_of
 from pipeline.jobs.plan_counts import PlanCounts
 from pipeline.jobs.run_page import leave_page, report_of
 from pipeline.jobs.run_report import RunReport, RunTotals, WorkDone, make_report
@@ -47,9 +47,9 @@ def run(
     stop: threading.Event | None = None,
     opened: Store | None = None,
 ) -> RunReport:
-    """Does everything, source after source: goes on with its unfinished run, then takes up what is new or changed.
+    """Processes one source after another: continues its unfinished run, then imports what is new or changed.
 
-    Once `stop` is set, the shard in hand is finished and Interrupted raised. `opened`: the request's store where it is
+    Once `stop` is set, the shard in progress is finished and Interrupted raised. `opened`: the request's store if it is
     open already. Raises InputError, ModelError, DeviceError, StoreError.
     """
     with open_session(request, progress, stop, opened=opened) as session:
@@ -61,7 +61,7 @@ def run(
                 command.forget_missing()
             session.store.clean_up()
         except Exception:
-            command.leave_pages()  # those of the sources before, which the next command would take for done
+            command.leave_pages()  # of the sources that are finished: the next command does not make them
             raise
         return command.report()
 
@@ -76,7 +76,8 @@ def scan(request: RunRequest, progress: Progress | None = None, stop: threading.
                 "and `facepipe group`, or with `facepipe run`; `facepipe abandon` gives it up."
             )
         command = _Command(session)
-        plan = plan_run(session)
+        plan = Plan(session)
+        plan.write()
         command.counts = plan.counts
         if plan.run is not None and not plan.run.rows:
             command.work(plan.run, plan.counts)
@@ -97,8 +98,13 @@ def _work_on_planned(
     request: RunRequest, progress: Progress | None, stop: threading.Event | None, **stages: bool
 ) -> RunReport:
     with open_session(request, progress, stop, create=False) as session:
+        planned = _unfinished(session)
+        if planned is None:
+            raise UsageError(message="No run is planned. Begin with `facepipe scan SOURCE --store DIR`.")
+        damage = session.store.manifest_damage(planned)
+        if damage is not None:
+            raise damaged_file(session.store.folder, manifest_file(planned.run_id), damage)
         command = _Command(session)
-        planned = _planned(session)
         command.counts = counts_of(planned)
         with part_of_command():
             command.work(planned, command.counts, **stages)
@@ -108,7 +114,7 @@ def _work_on_planned(
 def abandon(store: Path, source: Source | None = None, account: str | None = None) -> RunRow:
     """Gives up the unfinished run of a source and an account, or without them the latest; returns it as it ended.
 
-    What it committed stays, and the next run of the source plans the rest anew. Raises UsageError where there is none.
+    What it committed stays, and the next run of the source plans the rest again. Raises UsageError if there is none.
     """
     with open_store(store, command="abandon") as opened, opened.lock_runs("abandon"):
         account_id = None if account is None else find_account(opened, account)[1]
@@ -125,7 +131,7 @@ def _unfinished(session: Session) -> RunRow | None:
 
 
 def _sound_run(session: Session) -> RunRow | None:
-    """The source's planned, unfinished run; one whose manifest is damaged is given up, so that it is planned anew."""
+    """The source's planned, unfinished run. If its manifest is damaged, the run is given up and planned again."""
     unfinished = _unfinished(session)
     if unfinished is None:
         return None
@@ -140,19 +146,8 @@ def _sound_run(session: Session) -> RunRow | None:
     return None
 
 
-def _planned(session: Session) -> RunRow:
-    """The unfinished, planned run. Raises UsageError where there is none, StoreDamaged where its manifest is."""
-    unfinished = _unfinished(session)
-    if unfinished is None:
-        raise UsageError(message="No run is planned. Begin with `facepipe scan SOURCE --store DIR`.")
-    damage = session.store.manifest_damage(unfinished)
-    if damage is not None:
-        raise damaged_file(session.store.folder, manifest_file(unfinished.run_id), damage)
-    return unfinished
-
-
 def _going_on(session: Session, run: RunRow) -> str:
-    """The note on an unfinished run, which keeps the thresholds and the directory that it was planned with."""
+    """The note on an unfinished run, which keeps the thresholds and the directory of its plan."""
     note = f"Going on with the unfinished run {run.run_id}."
     kept = _other_settings(session, run)
     kept += [f"directory = {run.directory}"] if run.directory != session.request.directory else []
@@ -160,14 +155,14 @@ def _going_on(session: Session, run: RunRow) -> str:
 
 
 def _other_settings(session: Session, run: RunRow) -> list[str]:
-    """The run's threshold and gate, where they are not the command's."""
+    """The run's threshold and quality gate, as far as the command's differ."""
     match = dataclasses.asdict(session.settings.match)
     planned = {key: run.settings["match"].get(key) for key in match if key != "threshold_fmr"}  # its T says it
     return [f"{key} = {value}" for key, value in planned.items() if value != match[key]]
 
 
 def _note_for_new_photos_only(session: Session, last: RunRow | None) -> None:
-    """Says that what is in stays as it was decided, where that was with other settings."""
+    """Says that committed photos stay as they were decided, if that was with other settings."""
     others = [] if last is None else _other_settings(session, last)
     if others:
         session.progress.note(
@@ -190,8 +185,8 @@ class _Command:
         self._to_forget: list[tuple[Session, Plan, RunRow, MissingPhotos]] = []
 
     def bring_in(self, session: Session) -> None:
-        """Brings the session's source into the store."""
-        moved = moved_source(session.store, session.account_id, session.request, session.progress)
+        """Processes the session's source."""
+        moved = moved_source(session)
         planned = _sound_run(session)
         found, counted = PlanCounts(), set[RowKey]()
         if planned is not None:
@@ -199,7 +194,8 @@ class _Command:
             found, counted = counts_of(planned), rows_of(session.store, planned)
             self.work(planned, found)
         last = session.store.runs(moved.old if moved else session.source, session.account_id).last
-        plan = plan_run(session, counted, moved, chooser(session.request))
+        plan = Plan(session, counted, moved, forgets=True)
+        plan.write()
         if plan.counts.already_in:
             _note_for_new_photos_only(session, last)
         if plan.run is not None:
@@ -211,15 +207,15 @@ class _Command:
         self.counts += found.then(plan.counts)
 
     def forget_missing(self) -> None:
-        """Forgets what the sources miss, once all are in: who is on a new photo as well stays who they are, and a photo
-        that was moved from one source to another stays in."""
+        """Forgets the missing photos once all sources are committed. So people who are also on new photos stay, and so
+        does a photo that was moved from one source to another."""
         for session, plan, run, missing in self._to_forget:
             plan.counts.forgotten_missing = forget_missing(session, missing)
             self.counts.forgotten_missing += plan.counts.forgotten_missing
             self._finish(run, plan.counts)
 
     def work(self, run: RunRow, found: PlanCounts, *, extract: bool = True, commit: bool = True) -> None:
-        """Extracts and commits the shards of a planned run, of which a scan `found` these counts, and finishes it."""
+        """Extracts and commits the shards of a planned run and finishes it. `found`: the counts of its scan."""
         self._extract_and_commit(run, extract=extract, commit=commit)
         if commit:
             self._finish(run, found)
@@ -230,7 +226,7 @@ class _Command:
             setattr(found, name, value)
         summary = self._report([run.run_id], totals, found).without_names()
         self._write_summary(run, summary)  # first, so that a finished run always has it
-        # The catalog has the numbers alone: paths in it would outlive the photos that are forgotten later.
+        # The catalog gets only the numbers: paths in it would outlive photos that are forgotten later.
         numbers = {name: value for name, value in summary.items() if not isinstance(value, list)}
         self._session.store.end_run(run.run_id, numbers)
         self._finished.append((run, summary))
@@ -240,7 +236,7 @@ class _Command:
         self._session.store.write_report(run.run_id, "run.json", content)
 
     def _leave_page(self, run: RunRow, summary: dict[str, Any]) -> None:
-        """The run is done, whatever befalls its page."""
+        """Writes the run's report page. The run stays finished if that fails."""
         try:
             self._pages.append(leave_page(self._session.store, run, summary, self._session.settings.decode))
         except Exception as error:  # noqa: BLE001 - the photos are in, and nothing depends on the page
@@ -258,7 +254,7 @@ class _Command:
         if not run.rows:
             return
         if self._stages is None:
-            # Late: it loads torch, which takes seconds, and a run that finds nothing new does without.
+            # Late: it loads torch, which takes seconds, and a run that finds nothing new does not need it.
             self._session.progress.start("loading the models", None)
             from pipeline.jobs.shard_stages import ShardStages
 
@@ -272,25 +268,26 @@ class _Command:
         self._stages.work(run, extract=extract, commit=commit)
 
     def leave_pages(self) -> None:
-        """Those of the runs that are finished; last, when nobody is forgotten any more."""
+        """Writes the report pages of the finished runs: last, when nobody is forgotten any more."""
         while self._finished:
             self._leave_page(*self._finished.pop(0))
 
     def report(self) -> RunReport:
-        """The command's report. Where there was nothing to do, it names the source's last run."""
+        """The command's report. If there was nothing to do, it names the source's last run."""
         self.leave_pages()
         totals = self._session.store.count_runs(self._session.account_id, self._run_ids)
         report = self._report(self._run_ids, totals, self.counts)
         if not self._run_ids:
             found = self._session.store.runs(self._session.source, self._session.account_id)
-            report = dataclasses.replace(report, run_id=found.last.run_id if found.last else None)
+            report.run_id = found.last.run_id if found.last else None
             self._show_last(found)
-        warnings = (*report.warnings, *self._warnings)
-        return dataclasses.replace(report, pages=[str(page) for page in self._pages], warnings=warnings)
+        report.pages = [str(page) for page in self._pages]
+        report.warnings += tuple(self._warnings)
+        return report
 
     def _show_last(self, found: Runs) -> None:
-        """Names the page of the source's last run, if it is finished; one that is missing, as after a crash, is made
-        now."""
+        """Names the page of the source's last run, if it is finished. If the page is missing, as after a crash, it is
+        made now."""
         if found.last is None or found.last.state != FINISHED:
             return
         if found.has_page:

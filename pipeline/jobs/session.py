@@ -1,4 +1,4 @@
-"""What every stage of a run needs: the open store, its account and settings, and where progress goes."""
+"""What every stage of a run needs: the open store, its account and settings, and the progress display."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class RunRequest:
 
 @dataclass(frozen=True)
 class Session:
-    """A command at work on an open store, which no other run can enter meanwhile."""
+    """A command that works on an open store and keeps other runs out of it."""
 
     request: RunRequest
     progress: Progress
@@ -59,14 +59,24 @@ class Session:
     settings: Settings  # with the store's values for all that is fixed in it
     account: str
     account_id: int
-    source: str | None  # as the store and the reports name it
     profiler: Profiler
     started: float = field(default_factory=time.monotonic)
 
+    @property
+    def source(self) -> str | None:
+        """As the store and the reports name it."""
+        return None if self.request.source is None else source_name(self.request.source)
+
+    @property
+    def to_scan(self) -> Source:
+        """The folder, prefix or manifest. Raises UsageError if the request names none."""
+        if self.request.source is None:
+            raise UsageError(message="Name a folder or a manifest to scan.")
+        return self.request.source
+
     def of_source(self, source: Source) -> Session:
         """The same for one of the request's sources."""
-        request = dataclasses.replace(self.request, source=source)
-        return dataclasses.replace(self, request=request, source=source_name(source))
+        return dataclasses.replace(self, request=dataclasses.replace(self.request, source=source))
 
 
 @contextmanager
@@ -78,9 +88,9 @@ def open_session(
     create: bool = True,
     opened: Store | None = None,
 ) -> Iterator[Session]:
-    """Opens the request's store, or makes it where `create` is set, and keeps other runs out of it.
+    """Opens the request's store, or with `create` makes it, and keeps other runs out of it.
 
-    A store that is `opened` already, and unlocked, stays open afterwards.
+    A store that is `opened` already stays open afterwards.
     Raises InputError for a source that cannot be worked on, StoreError, UsageError, and ModelError for a new store.
     """
     started = time.monotonic()
@@ -93,8 +103,7 @@ def open_session(
         _open(request, create) if opened is None else nullcontext(opened) as store,
         store.lock_runs(request.command),
     ):
-        if not create and opened is None:
-            store.unlock()
+        store.unlock()
         settings = settings_of_store(request.settings, store.identity, request.store)
         account, account_id = settle_account(store, request.account)
         if store.server is not None:
@@ -104,9 +113,8 @@ def open_session(
         warning = calibration_warning(store.identity)
         if warning is not None:
             progress.note(f"warning: {warning}")
-        source = None if request.source is None else source_name(request.source)
         stop = stop or threading.Event()
-        yield Session(request, progress, stop, store, settings, account, account_id, source, profiler, started=started)
+        yield Session(request, progress, stop, store, settings, account, account_id, profiler, started)
 
 
 def source_name(path: Source) -> str:
@@ -118,7 +126,8 @@ def source_name(path: Source) -> str:
 
 
 def require_sources(request: RunRequest) -> None:
-    """A source that is missing, empty or no manifest must not leave an empty store behind, nor be met after others."""
+    """Checks the sources first: one that is missing, empty or no manifest must not leave an empty store behind, nor
+    stop the command after other sources."""
     if request.moved_from is not None:
         _require_moved_from(request, request.moved_from)
     for source in request.sources:

@@ -1,18 +1,21 @@
 """The stages of a run that work shard by shard: extraction, which writes a file per shard, and grouping, which commits
 each shard in one transaction while the next ones are extracted.
 
-This module loads torch. A run that finds nothing new never imports it.
+This module loads torch. A run that finds nothing new does not import it.
 """
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import deque
-from collections.abc import Generator
+from collections.abc import Callable, Generator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -27,7 +30,6 @@ from pipeline.extraction.images.pixel_hash import PixelHash
 from pipeline.extraction.stored_picture import HeldPictures
 from pipeline.jobs.cluster.connection import settle_environment
 from pipeline.jobs.cluster.left_shards import Metadata, shard_folder, shard_metadata, take_left
-from pipeline.jobs.committer import CommitShard, Committer
 from pipeline.jobs.models import load_extractor, work_of
 from pipeline.jobs.run_report import WorkDone
 from pipeline.jobs.session import Session
@@ -35,12 +37,16 @@ from pipeline.jobs.shard_progress import ShardProgress
 from pipeline.people.directory import Directories
 from pipeline.people.shards import Enroller
 from pipeline.runtime.device import resolve_device
-from pipeline.runtime.stage_times import LOAD, WRITE
-from pipeline.runtime.threads import thread_count
+from pipeline.runtime.stage_times import DECIDE, LOAD, WRITE, StageTimes
+from pipeline.runtime.threads import own_threads, thread_count, torch_threads
 from pipeline.store import RunRow
 
 if TYPE_CHECKING:
     from pipeline.jobs.cluster.engine import RayEngine
+
+CommitShard: TypeAlias = Callable[[int, pa.Table, pa.Table], None]  # a shard's number, manifest rows, extraction
+_COMMITS_AT_ONCE: Final = 2  # one in progress, and one that waits, so that memory does not grow if commits are slower
+_log = logging.getLogger(__name__)
 
 
 class ShardStages:
@@ -59,7 +65,7 @@ class ShardStages:
         self._ray_engines: list[RayEngine] = []
 
     def work(self, run: RunRow, *, extract: bool = True, commit: bool = True) -> None:
-        """Brings the pending shards of a planned run into the store.
+        """Extracts and commits the pending shards of a planned run.
 
         Without `commit` they are only extracted. Raises Interrupted once the session's stop is set, and UsageError
         without `extract` while a shard is not extracted yet.
@@ -75,7 +81,7 @@ class ShardStages:
             )
         if not commit:
             pending = missing
-        # Only where this process extracts and commits are the faces' pixels at hand when it is decided who is new.
+        # Only if this process extracts and commits has it the faces' pixels when it decides who is new.
         self._held = HeldPictures() if commit and self._store.server is None else None
         phase = "extract" if not commit else "group" if not extract else "run"
         sizes = np.diff(self._store.shard_starts(run))
@@ -84,7 +90,7 @@ class ShardStages:
             committer = None
             if commit:
                 committer = stack.enter_context(Committer(self._commit_shard(run), self._times, self._threads))
-            # Closed in any case, so that no decoder thread goes on working after an error.
+            # Closed in any case, so that no decoder thread continues after an error.
             shards_done = stack.enter_context(closing(self._extracted(run, pending, set(missing))))
             for shards_left in range(len(pending), 0, -1):
                 if self._session.stop.is_set():
@@ -95,10 +101,10 @@ class ShardStages:
                 shard_done = next(shards_done)
                 if committer is not None:
                     committer(*shard_done)
-            deque(shards_done, 0)  # there is none left, and the engine clears up
+            deque(shards_done, 0)  # none is left: the engine clears up
 
     def work_done(self) -> WorkDone:
-        """What these stages did so far, without the time and the profile of the command."""
+        """The work of these stages so far, without the time and the profile of the command."""
         own = work_of(self._decoder, self._extractor)
         work = replace(own, image_seconds=round(self._image_seconds, 3))
         for engine in self._ray_engines:
@@ -106,7 +112,8 @@ class ShardStages:
         return work
 
     def _commit_shard(self, run: RunRow) -> CommitShard:
-        """What decides the faces of the run's shards and commits them. A server reads the shard's files itself."""
+        """The function that decides the faces of a shard of the run and commits it. A server reads the shard's files
+        itself."""
         if self._store.server is not None:
             return lambda shard, *_: self._store.commit_shard(run.run_id, shard)
         self._store.release()
@@ -115,7 +122,7 @@ class ShardStages:
         return Enroller(store, run, self._decoder, directories, limit, held=self._held).commit
 
     def _search_device(self) -> torch.device:
-        """That of the models; grouping alone goes on without it."""
+        """The models' device, or if it is missing the CPU, which grouping alone can do with."""
         try:
             return resolve_device(self._session.settings.run.device)
         except DeviceMissing:
@@ -127,15 +134,17 @@ class ShardStages:
         """(shard, its manifest rows, its extraction), in order; extracts what is missing and writes it to the store."""
         metadata = shard_metadata(self._store)
         on_ray, folder = self._session.settings.run.engine == RAY, self._session.settings.run.shard_folder
-        # An earlier command may have had the other engine, or no folder. Where workers begin, they look into theirs.
+        # An earlier command may have had the other engine, or no folder. Workers that start look into theirs.
         for left_in in {None, folder} - ({folder} if on_ray and missing else set()):
-            missing = missing - take_left(self._store, run.run_id, left_in, missing, partial(self._manifest, run))
+            missing = missing - take_left(
+                self._store, run.run_id, left_in, missing, partial(self._store.read_manifest, run)
+            )
         engine = self._ray_engine(run, metadata) if on_ray and missing else self._local_engine()
-        rows = ((k, self._manifest(run, k)) for k in pending if k in missing)
+        rows = ((k, self._store.read_manifest(run, k)) for k in pending if k in missing)
         results = engine.run_shards(rows, self._progress.advance)
         try:
             for shard in pending:
-                manifest = self._manifest(run, shard)
+                manifest = self._store.read_manifest(run, shard)
                 self._progress.begin_shard(len(manifest))
                 if shard not in missing:
                     table = self._store.read_run_shard(run.run_id, shard)
@@ -161,16 +170,9 @@ class ShardStages:
         settle_environment(session.settings.ray)
         from pipeline.jobs.cluster.engine import RayEngine  # late: it loads Ray
 
-        engine = RayEngine(
-            session.settings,
-            store.identity,
-            session.request.store,
-            shard_folder(store, run.run_id, session.settings.run.shard_folder),
-            {**metadata, "run_id": run.run_id},
-            self._times,
-            partial(self._progress.meanwhile, "starting the workers"),
-            profile=session.request.profile,
-        )
+        folder = shard_folder(store, run.run_id, session.settings.run.shard_folder)
+        starting = partial(self._progress.meanwhile, "starting the workers")
+        engine = RayEngine(session, folder, {**metadata, "run_id": run.run_id}, starting)
         self._ray_engines.append(engine)
         session.profiler.elsewhere.append(engine)
         return engine
@@ -185,5 +187,45 @@ class ShardStages:
             session.profiler.watch(self._extractor.detector.networks.device)
         return self._extractor
 
-    def _manifest(self, run: RunRow, shard: int) -> pa.Table:
-        return self._store.read_manifest(run, shard)
+
+class Committer:
+    """A thread that commits shards in the order in which they come. A context manager: the end of the block waits for
+    all of them; if an error ends it, for the one in progress."""
+
+    def __init__(self, commit: CommitShard, times: StageTimes, threads: int = 1) -> None:
+        """`threads`: how many torch uses for a commit's products."""
+        self._commit = commit
+        self._times = times
+        self._pending: deque[Future[None]] = deque()
+        torch_threads()  # fixes this thread's own number, before the other sets its
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="commit", initializer=own_threads, initargs=(threads,))
+
+    def __enter__(self) -> Committer:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None) -> None:
+        self._thread.shutdown(cancel_futures=kind is not None)
+        if kind is None:
+            self.wait()
+        for commit in self._pending:
+            if not commit.cancelled() and (error := commit.exception()) is not None:
+                _log.warning("Beside this error, a shard was not committed: %s", error)
+                return
+
+    def __call__(self, shard: int, manifest: pa.Table, extracted: pa.Table) -> None:
+        """Takes a shard, once there is room. Raises what an earlier commit raised."""
+        while self._pending and (self._pending[0].done() or len(self._pending) == _COMMITS_AT_ONCE):
+            self._pending.popleft().result()
+        before = self._pending[-1] if self._pending else None
+        self._pending.append(self._thread.submit(self._work, before, shard, manifest, extracted))
+
+    def wait(self) -> None:
+        """Until all shards are committed. Raises what a commit raised."""
+        while self._pending:
+            self._pending.popleft().result()
+
+    def _work(self, before: Future[None] | None, shard: int, manifest: pa.Table, extracted: pa.Table) -> None:
+        if before is not None:
+            before.result()  # after a failure nothing more is committed
+        with self._times.stage(DECIDE):
+            self._commit(shard, manifest, extracted)

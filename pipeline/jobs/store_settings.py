@@ -7,27 +7,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from pipeline.config import (
-    AREA,
-    AlignSettings,
-    DecodeSettings,
-    DetectSettings,
-    EmbedSettings,
-    RunSettings,
-    Settings,
-    nearest_threshold,
-)
+from pipeline.config import AREA, OUTPUT_SECTIONS, Settings, nearest_threshold
 from pipeline.errors import StoreMismatch
 from pipeline.jobs.calibration_file import read_calibration
 from pipeline.matching.calibration import Calibration
 from pipeline.store import StoreIdentity
 
-_OUTPUT_SECTIONS: Final[Mapping[str, Any]] = {
-    "decode": DecodeSettings(),
-    "detect": DetectSettings(),
-    "align": AlignSettings(),
-    "embed": EmbedSettings(),
-}
 # Stores that are older than these settings don't record them.
 _VALUES_OF_OLD_STORES: Final[Mapping[str, Mapping[str, Any]]] = {
     "align": {"resampling": AREA},
@@ -44,14 +29,15 @@ def settings_of_store(settings: Settings, identity: StoreIdentity, path: Path) -
     if settings.model.weights not in ("auto", identity.weights):
         raise StoreMismatch(path=path, key="weights", stored=identity.weights, given=settings.model.weights)
     _check_calibration(settings, identity, path)
-    sections: dict[str, Any] = {}
-    for section, default in _OUTPUT_SECTIONS.items():
+    defaults, sections = Settings(), dict[str, Any]()
+    for section in OUTPUT_SECTIONS:
+        default = getattr(defaults, section)
         stored = {**_VALUES_OF_OLD_STORES.get(section, {}), **identity.output_settings.get(section, {})}
         for key, value in dataclasses.asdict(getattr(settings, section)).items():
             if value not in (getattr(default, key), stored[key]):
                 raise StoreMismatch(path=path, key=f"{section}.{key}", stored=stored[key], given=value)
         sections[section] = dataclasses.replace(default, **stored)
-    if settings.run.mode not in (RunSettings().mode, identity.mode):
+    if settings.run.mode not in (defaults.run.mode, identity.mode):
         raise StoreMismatch(path=path, key="run.mode", stored=identity.mode, given=settings.run.mode)
     sections["run"] = dataclasses.replace(settings.run, mode=identity.mode)
     return settle_threshold(dataclasses.replace(settings, **sections), identity)

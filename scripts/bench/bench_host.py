@@ -47,7 +47,7 @@ from pipeline.extraction.rows import CROP, ExtractedRow, read_rows
 from pipeline.extraction.sources.folder import ScanCounts
 from pipeline.extraction.sources.scan import scan_source
 from pipeline.extraction.stored_picture import HeldPictures
-from pipeline.jobs.plan import plan_run
+from pipeline.jobs.plan import Plan
 from pipeline.jobs.session import RunRequest, open_session
 from pipeline.jobs.store import Store, open_or_create_store
 from pipeline.people.directory import Directories
@@ -192,7 +192,9 @@ class HostWork:
             with meter.part("walk"):
                 found = list(scan_source(folder, self.settings.source, ScanCounts()))
             with meter.part("plan"):
-                run = plan_run(session).run
+                plan = Plan(session)
+                plan.write()
+                run = plan.run
                 manifest = store.read_manifest(run, 0)
         assert (len(found), run.rows, run.shards) == (len(self.files), len(self.files), 1)
         self._extract(meter, read_rows(manifest, self.table))

@@ -6,6 +6,7 @@ import dataclasses
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pyarrow as pa
@@ -15,19 +16,24 @@ from pipeline.config import load_settings
 from pipeline.errors import ImageMissing, TooManyDirectories
 from pipeline.extraction.images.files import hash_file
 from pipeline.extraction.rows import EXTRACT, MANIFEST_SCHEMA, REUSE_ROW, SKIP
-from pipeline.jobs import comparison, plan
-from pipeline.jobs.plan import Planner
+from pipeline.jobs import comparison
+from pipeline.jobs.plan import Plan
+from pipeline.jobs.plan_counts import PlanCounts
+from pipeline.jobs.profile import Profiler
+from pipeline.jobs.session import RunRequest, Session
 from pipeline.jobs.store import Store
 from pipeline.store.local import LocalStore
-from pipeline.types import ImageRef
+from pipeline.types import ImageRef, SilentProgress
 from tests.store.store_samples import identity
 
 
 @pytest.fixture
-def planner(tmp_path: Path) -> Iterator[Planner]:
+def planned(tmp_path: Path) -> Iterator[Plan]:
     with LocalStore.open_or_create(tmp_path / "store", identity, command="test") as client:
-        settings = load_settings(environ={})
-        yield Planner(Store(client, settings), "ann", client.create_account("ann", None), "main", settings)
+        settings, folder = load_settings(environ={}), tmp_path / "store"
+        account_id, profiler = client.create_account("ann", None), Profiler(enabled=False, settings=settings.run)
+        request, store = RunRequest("/source", folder, settings), Store(client, settings)
+        yield Plan(Session(request, SilentProgress(), Event(), store, settings, "ann", account_id, profiler))
 
 
 def _ref(folder: Path, file: str, data: bytes | None = None, **fields: Any) -> ImageRef:
@@ -36,14 +42,14 @@ def _ref(folder: Path, file: str, data: bytes | None = None, **fields: Any) -> I
     return dataclasses.replace(ImageRef(path=str(folder / file), file=str(folder / file)), **fields)
 
 
-def _rows(planner: Planner, refs: list[ImageRef]) -> list[dict[str, object]]:
-    batches = list(planner.batches("/source", refs))
+def _rows(planned: Plan, refs: list[ImageRef]) -> list[dict[str, object]]:
+    batches = list(planned.batches(refs))
     return pa.Table.from_batches(batches, MANIFEST_SCHEMA).to_pylist()
 
 
-def test_bytes_seen_twice_are_decoded_once(planner: Planner, tmp_path: Path) -> None:
+def test_bytes_seen_twice_are_decoded_once(planned: Plan, tmp_path: Path) -> None:
     rows = _rows(
-        planner,
+        planned,
         [
             _ref(tmp_path, "a", b"one"),
             _ref(tmp_path, "b", b"two"),
@@ -66,15 +72,15 @@ def test_bytes_seen_twice_are_decoded_once(planner: Planner, tmp_path: Path) -> 
     assert (rows[0]["sha256"], rows[0]["bytes"]) == hash_file(tmp_path / "a")[:2]
 
 
-def test_repeats_are_found_across_chunks(planner: Planner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_repeats_are_found_across_chunks(planned: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(comparison, "CHUNK_ROWS", 2)
     refs = [_ref(tmp_path, f"{k}", b"%d" % (k % 3)) for k in range(7)]
-    rows = _rows(planner, refs)
+    rows = _rows(planned, refs)
     assert [r["source_row"] for r in rows] == [None, None, None, 0, 1, 2, 0]
-    assert planner.counts == plan.PlanCounts(new=7)
+    assert planned.counts == PlanCounts(new=7)
 
 
-def test_rows_that_cannot_be_read_keep_their_reason(planner: Planner, tmp_path: Path) -> None:
+def test_rows_that_cannot_be_read_keep_their_reason(planned: Plan, tmp_path: Path) -> None:
     folder = tmp_path / "folder.jpg"
     folder.mkdir()
     refs = [
@@ -84,7 +90,7 @@ def test_rows_that_cannot_be_read_keep_their_reason(planner: Planner, tmp_path: 
         _ref(tmp_path, "a", b"one", rejected=ImageMissing()),
         _ref(tmp_path, "b", b"one"),
     ]
-    rows = _rows(planner, refs)
+    rows = _rows(planned, refs)
     assert [(r["action"], r["status"], r["sha256"] is None) for r in rows] == [
         (SKIP, "missing", True),
         (SKIP, "missing", True),
@@ -94,24 +100,24 @@ def test_rows_that_cannot_be_read_keep_their_reason(planner: Planner, tmp_path: 
     ]
 
 
-def test_labels_and_further_columns_are_kept(planner: Planner, tmp_path: Path) -> None:
+def test_labels_and_further_columns_are_kept(planned: Plan, tmp_path: Path) -> None:
     (row,) = _rows(
-        planner, [_ref(tmp_path, "ä b", b"x", name="Ännie", external_id="7", extra={"year": 1960, "ü": None})]
+        planned, [_ref(tmp_path, "ä b", b"x", name="Ännie", external_id="7", extra={"year": 1960, "ü": None})]
     )
     assert (row["name"], row["external_id"], row["directory"]) == ("Ännie", "7", "main")
     assert json.loads(str(row["extra"])) == {"year": 1960, "ü": None}
 
 
-def test_an_eleventh_directory_is_refused(planner: Planner, tmp_path: Path) -> None:
+def test_an_eleventh_directory_is_refused(planned: Plan, tmp_path: Path) -> None:
     refs = [_ref(tmp_path, f"{k}", b"%d" % k, directory=f"d{k}") for k in range(10)]
-    assert len(_rows(planner, refs)) == 10
+    assert len(_rows(planned, refs)) == 10
     with pytest.raises(TooManyDirectories, match="11 directories"):
-        _rows(planner, [*refs, _ref(tmp_path, "x", b"x")])
+        _rows(planned, [*refs, _ref(tmp_path, "x", b"x")])
 
 
-def test_a_file_over_the_limit_is_a_row_that_stays_known(planner: Planner, tmp_path: Path) -> None:
+def test_a_file_over_the_limit_is_a_row_that_stays_known(planned: Plan, tmp_path: Path) -> None:
     with (tmp_path / "sparse.jpg").open("wb") as file:
         file.truncate(2**40)
-    (row,) = _rows(planner, [_ref(tmp_path, "sparse.jpg")])
+    (row,) = _rows(planned, [_ref(tmp_path, "sparse.jpg")])
     assert (row["action"], row["status"], row["sha256"], row["bytes"]) == (SKIP, "too_large", None, None)
     assert "a file of 1,099,511,627,776 bytes is over the limit" in str(row["reason"])

@@ -1,4 +1,4 @@
-"""Which worker has which shards: in order, within a window, and again where a worker died or was too slow."""
+"""Assigns shards to workers: in order, within a window, and again if a worker died or was too slow."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Final
+
+import pyarrow as pa
 
 from pipeline.errors import ShardFailed
 
@@ -24,8 +26,7 @@ class Shard:
     """A shard that is not taken yet."""
 
     number: int
-    rows: int
-    manifest: bytes  # its rows, as an Arrow stream
+    manifest: pa.Table  # its rows
     done: bool = False  # it lies in the shard folder
     told: bool = False  # as done, for progress
     workers: dict[str, float] = field(default_factory=dict)  # that have it, and since when
@@ -34,20 +35,20 @@ class Shard:
 
 
 class Assignments:
-    """The shards that were pulled from `shards` and are not taken yet: at most `window`, so that what lies in the shard
-    folder is bounded however slow one of them is."""
+    """The shards that were pulled from `shards` and are not taken yet: at most `window`. That bounds the size of the
+    shard folder, however slow one shard is."""
 
     def __init__(self, shards: Iterator[Shard], window: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._shards = shards
         self._window = window
         self._clock = clock
         self._open: dict[int, Shard] = {}  # in the order of the manifest
-        self._waiting: deque[Shard] = deque()  # without a worker
         self._seconds: deque[float] = deque(maxlen=_RECENT)
 
     def first(self) -> Shard | None:
         """The shard that is to be taken next; None: there is none left."""
-        self._pull(1)
+        if not self._open:
+            self._pull()
         return next(iter(self._open.values()), None)
 
     def widen(self, window: int) -> None:
@@ -55,47 +56,41 @@ class Assignments:
         self._window = window
 
     def give(self, worker: str, *, alone: bool = True) -> Shard | None:
-        """The next shard for a worker, that has it from now on; None: there is none for it. Unless it is `alone`, it
-        does not get one again of which it left something that cannot be used."""
+        """Assigns the next shard to a worker; None if there is none for it. A worker that left an unusable file of a
+        shard does not get this shard again, unless it is `alone`."""
         shard = self._waiting_for(worker, alone=alone) or self._straggler(worker)
         if shard is None:
             return None
-        if shard in self._waiting:
-            self._waiting.remove(shard)
         shard.workers[worker] = self._clock()
         return shard
 
     def in_hand(self, worker: str) -> list[Shard]:
-        """What a worker has, in the order in which it got it."""
+        """The shards of a worker, in the order in which it got them."""
         found = [shard for shard in self._open.values() if worker in shard.workers]
         return sorted(found, key=lambda shard: shard.workers[worker])
 
     def finished(self, worker: str, number: int) -> int:
-        """A worker left a shard, or found another's. Returns how many rows are done by that."""
+        """A worker left a shard, or found it left by another. Returns the number of rows that this completes."""
         shard = self._open.get(number)
         if shard is None or worker not in shard.workers:
             return 0  # of a second worker, and taken already
         self._seconds.append(self._clock() - shard.workers.pop(worker))
         shard.done, shard.maker = True, worker
-        rows, shard.told = 0 if shard.told else shard.rows, True
+        rows, shard.told = 0 if shard.told else len(shard.manifest), True
         return rows
 
     def lost(self, worker: str, reason: str) -> None:
-        """A worker is gone: its shards wait for another. Raises ShardFailed where the one it worked on failed too
-        often: some photo of it may be what ends workers."""
+        """A worker ended: its shards wait for another. Raises ShardFailed if the shard in progress has failed too
+        often: one of its photos may crash workers."""
         in_hand = self.in_hand(worker)
-        for shard in reversed(in_hand):
+        for shard in in_hand:
             del shard.workers[worker]
-            if not shard.done and not shard.workers:
-                self._waiting.appendleft(shard)
         if in_hand and not in_hand[0].done:
             self._failed(in_hand[0], reason)
 
     def made_again(self, shard: Shard, reason: str) -> None:
         """What was left of a shard cannot be used. Raises ShardFailed after the third time."""
         shard.done = False
-        if not shard.workers:
-            self._waiting.appendleft(shard)
         self._failed(shard, reason)
 
     def taken(self, shard: Shard) -> None:
@@ -107,24 +102,20 @@ class Assignments:
         if len(shard.failures) >= MOST_FAILURES:
             raise ShardFailed(shard=shard.number, times=len(shard.failures), detail=reason)
 
-    def _pull(self, most: int) -> None:
-        while len(self._open) < most:
-            shard = next(self._shards, None)
-            if shard is None:
-                return
+    def _pull(self) -> bool:
+        """Opens one more shard; False: there is none."""
+        shard = next(self._shards, None)
+        if shard is not None:
             self._open[shard.number] = shard
-            if not shard.done:
-                self._waiting.append(shard)
+        return shard is not None
 
     def _waiting_for(self, worker: str, *, alone: bool) -> Shard | None:
-        """A shard that waits and may go to this worker. Pulls until there is one, or the window is full."""
+        """The first shard without a worker that may go to this one. Pulls until there is one, or the window is full."""
         while True:
-            shard = next((shard for shard in self._waiting if alone or shard.maker != worker), None)
-            pulled = len(self._open)
-            if shard is not None or pulled >= self._window:
-                return shard
-            self._pull(pulled + 1)
-            if len(self._open) == pulled:
+            for shard in self._open.values():
+                if not shard.done and not shard.workers and (alone or shard.maker != worker):
+                    return shard
+            if len(self._open) >= self._window or not self._pull():
                 return None
 
     def _straggler(self, worker: str) -> Shard | None:

@@ -23,18 +23,13 @@ NAMESPACE: Final = "facepipe"
 _REACHED_S: Final = 10.0
 # Ray keeps objects in shared memory. Ours are manifest rows and answers; the least that Ray takes is 75 MB.
 _OBJECTS_BYTES: Final = 80 * 2**20
-_QUIET: Final[dict[str, Any]] = {
-    "namespace": NAMESPACE,
-    "log_to_driver": False,
-    "logging_level": logging.ERROR,
-}
 
 
 def settle_environment(settings: RaySettings) -> None:
-    """For a cluster that is started here; to be called before Ray is loaded, which reads these variables then.
+    """Sets the environment of a cluster that is started here; to be called before Ray is loaded, which then reads it.
 
-    Ray listens on all addresses, and whoever can connect can run programs: this token is known to this process and its
-    children alone. Where a program loaded Ray before, Ray's own settings hold. Ray's usage reports are off.
+    Ray listens on all addresses, and whoever can connect can run programs: only this process and its children know this
+    token. If a program loaded Ray before, Ray's own settings apply. Ray's usage reports are off.
     """
     if settings.address is None and "ray" not in sys.modules:
         os.environ.setdefault("RAY_AUTH_MODE", "token")
@@ -43,7 +38,7 @@ def settle_environment(settings: RaySettings) -> None:
 
 
 def require_ray() -> None:
-    """Raises UsageError where Ray, or what the shard folder needs, is not installed."""
+    """Raises UsageError if Ray, or a package that the shard folder needs, is not installed."""
     for module in ("ray", "obstore"):
         if find_spec(module) is None:
             raise UsageError(message="The engine ray needs the extra `ray`: pip install 'facepipe[ray]'.")
@@ -60,13 +55,17 @@ def connected(settings: RaySettings) -> Iterator[None]:
     if settings.address not in (None, "auto"):
         _reach(settings.address)
     own = {"num_cpus": usable_cores(), "include_dashboard": False, "object_store_memory": _OBJECTS_BYTES}
-    with _until_the_end():
-        _init(address=settings.address or "local", **({} if settings.address else own))
-        yield
+    # Ray prints the fate of workers on standard output, which is for a command's answer alone.
+    with redirect_stdout(sys.stderr):
+        try:
+            _init(address=settings.address or "local", **({} if settings.address else own))
+            yield
+        finally:
+            ray.shutdown()
 
 
 def room_for(settings: RaySettings) -> tuple[int, int]:
-    """How many workers the cluster has room for, at least one, and how many cores each takes. Raises ClusterFailed."""
+    """How many workers the cluster has room for, at least one, and the cores of each. Raises ClusterFailed."""
     import ray
 
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
@@ -91,33 +90,21 @@ def _init(**how: Any) -> None:
 
     try:
         with _own_sigterm():
-            ray.init(**{**_QUIET, **how})
-    except (Exception, SystemExit) as exc:  # Ray ends the program where a cluster does not answer
+            ray.init(namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR, **how)
+    except (Exception, SystemExit) as exc:  # Ray ends the program if a cluster does not answer
         reason = str(exc) if isinstance(exc, Exception) else "it does not answer"
         raise ClusterFailed(detail=" ".join(reason.split())[:400]) from exc
 
 
 @contextmanager
 def _own_sigterm() -> Iterator[None]:
-    """Ray would end the program at once by SIGTERM, for good; ours finishes the shard in hand."""
+    """Restores our handler of SIGTERM, which finishes the shard in progress; Ray's ends the program at once."""
     handler = signal.getsignal(signal.SIGTERM)
     try:
         yield
     finally:
         if threading.current_thread() is threading.main_thread() and handler is not None:
             signal.signal(signal.SIGTERM, handler)
-
-
-@contextmanager
-def _until_the_end() -> Iterator[None]:
-    import ray
-
-    # Ray prints what befalls workers, on standard output, where a command's answer alone belongs.
-    with redirect_stdout(sys.stderr):
-        try:
-            yield
-        finally:
-            ray.shutdown()
 
 
 def _reach(address: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -14,22 +14,22 @@ from typing import Any, Final
 import pyarrow as pa
 import ray
 
-from pipeline.config import RaySettings, SecuritySettings, Settings
+from pipeline.config import RaySettings, SecuritySettings
 from pipeline.errors import ClusterFailed, NodeMismatch
 from pipeline.jobs.cluster.assignments import Assignments, Shard
 from pipeline.jobs.cluster.connection import NAMESPACE, connected, room_for
 from pipeline.jobs.cluster.left_shards import Metadata, read_left
 from pipeline.jobs.cluster.worker import Done, Failed, Node, Order, ShardWorker, versions
 from pipeline.jobs.run_report import WorkDone
+from pipeline.jobs.session import Session
 from pipeline.jobs.wire import pack
-from pipeline.runtime.stage_times import StageTimes
-from pipeline.store import ShardFolder, ShardUnusable, StoreIdentity
+from pipeline.store import ShardFolder, ShardUnusable
 
 _log = logging.getLogger(__name__)
-# Shards that may lie in the shard folder or be in work, for each worker: so many more than it has at once.
+# Shards for each worker that may be in the shard folder or in progress, beyond those that it has at once.
 _WINDOW_PER_WORKER: Final = 4
 _TICK_S: Final = 1.0
-_DEATHS: Final = 3  # of each worker without a shard done in between: then the cluster is given up
+_DEATHS: Final = 3  # of each worker, without a finished shard in between: then the cluster is given up
 
 
 class _Worker:
@@ -46,12 +46,12 @@ class _Worker:
         self.node: str | None = None  # where it runs, once it has started
         self.calls: dict[Any, int] = {}  # the answers that are awaited, and their shards
         self.last: Done | None = None
-        self._heard = time.monotonic()  # of it, or nothing was awaited
+        self._heard = time.monotonic()  # when it last answered, or had nothing to answer
 
     def extract(self, shard: Shard) -> None:
         if not self.calls:
             self._heard = time.monotonic()
-        self.calls[self.actor.extract.remote(shard.number, shard.manifest)] = shard.number
+        self.calls[self.actor.extract.remote(shard.number, pack(shard.manifest)[1])] = shard.number
 
     def finished(self, answer: Any) -> int:
         """The shard whose answer has come."""
@@ -59,7 +59,7 @@ class _Worker:
         return self.calls.pop(answer)
 
     def silent_for(self) -> float:
-        """Seconds without an answer, where one is awaited; also of a shard that another has finished meanwhile."""
+        """Seconds without an answer, if one is awaited; also for a shard that another worker finished meanwhile."""
         return time.monotonic() - self._heard if self.calls else 0.0
 
     def end(self) -> None:
@@ -71,26 +71,23 @@ class RayEngine:
 
     def __init__(
         self,
-        settings: Settings,
-        identity: StoreIdentity,
-        store: Path,
+        session: Session,
         folder: ShardFolder,
         metadata: Metadata,
-        times: StageTimes,
         starting: Callable[[], AbstractContextManager[None]],
-        *,
-        profile: bool,
     ) -> None:
         """`metadata` tells the run's shards from others. `starting` is around the wait for the first worker."""
+        settings, request = session.settings, session.request
         self._settings: RaySettings = settings.ray
         self._folder = folder
-        self._times = times
+        self._times = session.profiler.times
         self._starting = starting
         model = settings.model  # workers run in another folder
         model = replace(model, weights_file=_absolute(model.weights_file), cache=_absolute(model.cache))
         # Workers need no master key.
         safe = replace(settings, security=SecuritySettings(), model=model)
-        self._order = Order(safe, identity, store, folder, "", metadata, profile, versions())
+        identity = session.store.identity
+        self._order = Order(safe, identity, request.store, folder, "", metadata, request.profile, versions())
         self._cpus = 0
         self._workers: dict[str, _Worker] = {}
         self._wanted = 0
@@ -101,14 +98,13 @@ class RayEngine:
     def run_shards(
         self, shards: Iterable[tuple[int, pa.Table]], advance: Callable[[int], None]
     ) -> Generator[tuple[int, pa.Table], None, None]:
-        """As `LocalEngine.run_shards`. A shard that lies in the folder already is taken from there.
+        """As `LocalEngine.run_shards`. A shard that is in the folder already is taken from there.
 
         Raises ClusterFailed, NodeMismatch, ShardFailed, BucketFailed, and what workers raise.
         """
-        manifests: dict[int, pa.Table] = {}
         with ExitStack() as stack:
-            left = _described(shards, self._folder.shards(), manifests)
-            assignments = Assignments(left, 1)
+            there = self._folder.shards()
+            assignments = Assignments((Shard(k, rows, done=k in there) for k, rows in shards), 1)
             while (shard := assignments.first()) is not None:
                 if not shard.done and not self._wanted:
                     self._start(assignments, stack)
@@ -116,18 +112,17 @@ class RayEngine:
                     self._work(assignments, advance)
                 try:
                     size, metadata = self._order.identity.embedding_size, self._order.metadata
-                    table = read_left(self._folder, shard.number, manifests[shard.number], size, metadata)
+                    table = read_left(self._folder, shard.number, shard.manifest, size, metadata)
                 except ShardUnusable as exc:
                     self._folder.remove(shard.number)
                     assignments.made_again(shard, str(exc))
                     continue
                 if not shard.told:
-                    advance(shard.rows)
+                    advance(len(shard.manifest))
                 yield shard.number, table
                 # Whoever took the table has it in the store by now.
                 self._folder.remove(shard.number)
                 assignments.taken(shard)
-                del manifests[shard.number]
         self._folder.clear()
 
     def work_done(self) -> WorkDone:
@@ -173,7 +168,7 @@ class RayEngine:
         self._workers[name] = _Worker(name, order, self._cpus, settings.gpus, settings.queue)
 
     def _work(self, assignments: Assignments, advance: Callable[[int], None]) -> None:
-        """Gives shards to the workers that have room, and waits a moment for what comes."""
+        """Gives shards to the workers that have room, and waits a moment for answers."""
         for worker in self._workers.values():
             alone = sum(each.node is not None for each in self._workers.values()) == 1
             while worker.node and len(worker.calls) < self._settings.queue:
@@ -192,7 +187,7 @@ class RayEngine:
         for worker in self._workers.values():
             of |= dict.fromkeys(worker.calls or ([] if worker.node else [worker.started]), worker)
         ready, others = ray.wait(list(of), num_returns=1, timeout=_TICK_S)
-        if others:  # what came while the writer was busy counts before anybody is called silent
+        if others:  # answers that came while the writer was busy count before a worker is called silent
             ready += ray.wait(others, num_returns=len(others), timeout=0)[0]
         for answer in ready:
             worker = of[answer]
@@ -236,7 +231,7 @@ class RayEngine:
         worker.last = done
 
     def _lose(self, worker: _Worker, reason: str, assignments: Assignments) -> None:
-        """Gives a worker up and orders another. Raises ClusterFailed where they end one after another."""
+        """Gives a worker up and orders another. Raises ClusterFailed if they end one after another."""
         where = worker.node or "a node that it had not told yet"
         _log.warning("A Ray worker on %s is gone: %s", where, reason)
         worker.end()
@@ -271,11 +266,3 @@ class RayEngine:
 
 def _absolute(path: str | None) -> str | None:
     return None if path is None else str(Path(path).expanduser().absolute())
-
-
-def _described(
-    shards: Iterable[tuple[int, pa.Table]], there: set[int], manifests: dict[int, pa.Table]
-) -> Iterator[Shard]:
-    for number, rows in shards:
-        manifests[number] = rows
-        yield Shard(number, len(rows), pack(rows)[1], done=number in there)

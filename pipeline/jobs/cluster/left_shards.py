@@ -1,4 +1,4 @@
-"""Shards that workers left: which folder they are in, and whether one is what it should be. Needs no Ray."""
+"""Shards that workers wrote: their folder, and whether one is as it should be. Needs no Ray."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Metadata = dict[str, Any]
 
 
 def shard_metadata(store: Store) -> Metadata:
-    """What tells the extracted shards of a store from another's."""
+    """The metadata by which a store knows its own extracted shards."""
     identity = store.identity
     return {"weights_sha256": identity.weights_sha256, "output_hash": identity.output_hash, "mode": identity.mode}
 
@@ -32,8 +32,8 @@ def shard_folder(store: Store, run_id: str, folder: str | None) -> ShardFolder:
 
 
 def read_left(folder: ShardFolder, number: int, manifest: pa.Table, size: int, metadata: Metadata) -> pa.Table:
-    """A shard that a worker left, of embeddings of `size` numbers. Raises ShardUnusable unless it has the manifest's
-    rows, and where its worker did not see photos that are here."""
+    """Reads a shard that a worker wrote, with embeddings of `size` numbers. Raises ShardUnusable if its rows are not
+    the manifest's, or if its worker did not see photos that are here."""
     table = folder.read(number, metadata)
     if not table.schema.equals(shard_schema(size)) or not table["row"].equals(manifest["row"]):
         raise ShardUnusable(f"shard {number} has other rows than the manifest")
@@ -46,8 +46,8 @@ def read_left(folder: ShardFolder, number: int, manifest: pa.Table, size: int, m
 def take_left(
     store: Store, run_id: str, folder: str | None, missing: set[int], manifest: Callable[[int], pa.Table]
 ) -> set[int]:
-    """Moves what workers of Ray left of these shards into the store, for a run that goes on without them; returns their
-    numbers. Raises BucketFailed."""
+    """Moves those of the `missing` shards that workers of Ray wrote into the store, for a run that continues without
+    them; returns their numbers. Raises BucketFailed."""
     own = store.folder.path(f"runs/{run_id}/shards")
     if folder is None and not any(is_left(file.name) for file in own.glob("*")):
         return set()  # without obstore

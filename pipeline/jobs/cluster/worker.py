@@ -1,6 +1,6 @@
-"""What runs on a node: an actor with the models, which extracts shards and leaves them in the shard folder.
+"""The actor that runs on a node: it has the models, extracts shards and writes them into the shard folder.
 
-Its calls overlap: the engine goes through the shards of several calls as one stream, so that it reads the next while
+Its calls overlap: the engine processes the shards of several calls as one stream, so that it reads the next one while
 the networks work on the first.
 """
 
@@ -57,7 +57,7 @@ class Order:
 
 @dataclass(frozen=True)
 class Node:
-    """Where a worker runs, and what there must be the same everywhere."""
+    """Where a worker runs, and the versions that must be the same everywhere."""
 
     name: str
     versions: dict[str, str]
@@ -67,8 +67,6 @@ class Node:
 class Done:
     """A shard is in the shard folder; and all that its worker did so far."""
 
-    shard: int
-    node: str
     work: WorkDone
     stages: dict[str, tuple[int, float]]  # calls and seconds
     cpu_s: float
@@ -76,7 +74,7 @@ class Done:
 
 @dataclass(frozen=True)
 class Failed:
-    """A known failure, as `pack_error` writes it: Ray would wrap an error of ours, whose class then is another one."""
+    """A known failure, as `pack_error` writes it: Ray would wrap an error of ours in a class of its own."""
 
     node: str
     error: bytes
@@ -90,7 +88,8 @@ class Failed:
 
 @lru_cache(maxsize=1)
 def versions() -> dict[str, str]:
-    """Of what makes the numbers. facepipe's has the hash of its code, so that two states of one version differ."""
+    """The versions of everything that affects the results. facepipe's includes a hash of its code, so that two states
+    of one version differ."""
     import ray
 
     digest = hashlib.sha256()
@@ -123,7 +122,7 @@ class ShardWorker:
         return self._answered(self._start)
 
     def extract(self, shard: int, manifest: bytes) -> Done | Failed:
-        """Extracts a shard, of which these are the manifest's rows, and leaves it in the shard folder."""
+        """Extracts a shard with these manifest rows, and writes it into the shard folder."""
         return self._answered(lambda: self._extract(shard, unpack(ARROW, manifest, None)))
 
     def _answered(self, call: Callable[[], T]) -> T | Failed:
@@ -155,7 +154,7 @@ class ShardWorker:
                 raise ClusterFailed(detail="the command that its workers belong to has ended")
             self._order.folder.put(shard, table, self._order.metadata)
         work = replace(work_of(self._decoder, self._extractor), device=self._device)
-        return Done(shard, self._node, work, self._times.by_stage(), time.process_time())
+        return Done(work, self._times.by_stage(), time.process_time())
 
     def _work(self) -> None:
         order = self._order
@@ -166,7 +165,9 @@ class ShardWorker:
             first = self._waiting.get()
             try:
                 for shard, table in engine.run_shards(self._stream(first), lambda _: None):
-                    self._pop(shard).set_result(table)
+                    with self._lock:
+                        future = self._extracted.pop(shard)
+                    future.set_result(table)
             except BaseException as exc:  # noqa: BLE001  whatever it is, the calls must not wait for ever
                 with self._lock:
                     failed, self._extracted = self._extracted, {}
@@ -183,10 +184,6 @@ class ShardWorker:
                 yield self._waiting.get_nowait()
             except Empty:
                 return
-
-    def _pop(self, shard: int) -> Future[pa.Table]:
-        with self._lock:
-            return self._extracted.pop(shard)
 
     def _loaded(self) -> BatchExtractor:
         if self._extractor is None:
