@@ -19,6 +19,7 @@ from pipeline.jobs.plan_counts import PlanCounts
 from pipeline.jobs.profile import Profiler
 from pipeline.jobs.session import RunRequest, Session, require_sources
 from pipeline.jobs.store import Known, Store, open_store
+from pipeline.jobs.store_settings import settings_of_store
 from pipeline.report.page import listed
 from pipeline.store import KNOWN_FILES_SCHEMA, AccountSummary, Label, has_store
 from pipeline.types import ACCEPTED_STATUSES, Progress, SilentProgress
@@ -92,11 +93,13 @@ def dry_run(request: RunRequest, progress: Progress | None = None, stop: threadi
 
 @contextmanager
 def _session(request: RunRequest, progress: Progress, stop: threading.Event) -> Iterator[Session]:
-    """A session that nothing is written in: other runs are not kept out, and the settings are the request's."""
+    """A session that nothing is written in, so other runs are not kept out. Raises StoreMismatch, as a run does."""
     profiler = Profiler(enabled=False, settings=request.settings.run)
     with ExitStack() as opened:
         store, account = cast("Store", NoStore()), (request.account or DEFAULT_ACCOUNT, 0)
+        settings = request.settings
         if has_store(request.store.absolute()):
             store = opened.enter_context(open_store(request.store, request.settings, command=request.command))
+            settings = settings_of_store(settings, store.identity, request.store)
             account = find_account(store, request.account) if store.accounts() else account
-        yield Session(request, progress, stop, store, request.settings, *account, profiler)
+        yield Session(request, progress, stop, store, settings, *account, profiler)

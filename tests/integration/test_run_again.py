@@ -28,6 +28,7 @@ from pipeline.errors import (
     SourceMissing,
     StoreDamaged,
     StoreFull,
+    StoreMismatch,
     StoreMissing,
     UsageError,
 )
@@ -133,6 +134,20 @@ def test_a_second_run_opens_only_what_changed(
     assert {"a2.png", "b1.jpg"} < {*opened} < {"a2.png", "b1.jpg", "b2.jpg", "c-both.png", "h1.bmp"}
     opened.clear()
     assert (runner(photos).already_in, opened) == (len(names) - 1, [])
+
+
+def test_a_dry_run_goes_by_what_is_fixed_in_the_store(two: Path, settings: Settings, tmp_path: Path) -> None:
+    """As the run after it does: a new photo is larger than this store's photos may be."""
+    small = dataclasses.replace(settings, decode=dataclasses.replace(settings.decode, max_bytes=100_000))
+    other = dataclasses.replace(settings, decode=dataclasses.replace(settings.decode, max_bytes=50_000))
+    store = tmp_path / "store"
+    assert run(RunRequest(two, store, small)).new == 3
+    (two / "large.jpg").write_bytes(bytes(100_001))
+    tried = dry_run(RunRequest(two, store, settings))
+    assert (tried.counts.new, tried.to_decode, dict(tried.rejected)) == (1, 0, {"too_large": 1})
+    with pytest.raises(StoreMismatch):
+        dry_run(RunRequest(two, store, other))
+    assert dict(run(RunRequest(two, store, settings)).statuses) == {"too_large": 1}
 
 
 def _places(store: Path) -> dict[str, list[Any]]:
