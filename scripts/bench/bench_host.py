@@ -205,8 +205,8 @@ class HostWork:
         most = self.settings.decode.max_bytes
         enroller = Enroller(store.local, run, self._decoder, Directories(store.local), most, held=self._held)
         with ExitStack() as metered:
-            encoding = _metered(meter, "encode", enroller._pictures, self._same_pictures)
-            metered.enter_context(patch.object(enroller, "_pictures", encoding))
+            encoding = _metered(meter, "encode", enroller._add_pictures, self._same_pictures)
+            metered.enter_context(patch.object(enroller, "_add_pictures", encoding))
             for name, method in COMMITTING.items():
                 call = _metered(meter, name, getattr(store.local, method))
                 metered.enter_context(patch.object(store.local, method, call))
@@ -257,8 +257,9 @@ class HostWork:
         [(_, table)] = self._engine.run_shards([(0, manifest)], lambda _: None)
         return table
 
-    def _same_pictures(self, pictures: Sequence[tuple[str, bytes, str]]) -> None:
-        hashes = [hashlib.sha256(file).hexdigest() for _, file, _ in pictures]
+    def _same_pictures(self, _shard: Any, parts: Sequence[Any]) -> None:
+        files = [part.photos.plan.pictures[face_id] for part in parts for face_id in part.new_references()]
+        hashes = [hashlib.sha256(file).hexdigest() for file in files]
         assert hashes == (self._pictures or hashes), "another picture"
         self._pictures = hashes
 
@@ -271,12 +272,14 @@ class HostWork:
 
 
 def _metered(
-    meter: Meter, name: str, method: Callable[..., Any], check: Callable[[Any], None] = lambda _: None
+    meter: Meter, name: str, method: Callable[..., Any], check: Callable[..., None] = lambda *_: None
 ) -> Callable[..., Any]:
+    """The method, timed; then `check` gets its arguments."""
+
     def call(*arguments: Any) -> Any:
         with meter.part(name):
             answer = method(*arguments)
-        check(answer)
+        check(*arguments)
         return answer
 
     return call

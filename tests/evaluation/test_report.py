@@ -114,8 +114,9 @@ def test_rows_make_lines_and_tables(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_is_none_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
     with pytest.raises(StoreUnwritable):
-        write_page(tmp_path / "absent" / "page.html", "Title", [])
+        write_page(tmp_path / "file" / "page.html", "Title", [])
 
 
 def test_plots_are_svg_with_their_text() -> None:
