@@ -68,13 +68,20 @@ def open_admin_port(store: Store, password_changed: Callable[[str], None] = lamb
     app = _guarded(Starlette(routes=routes), make_token(store.folder))
     listening, connections = threading.Event(), Connections(_MAX_CONNECTIONS, _MAX_CONNECTIONS)
     server = LimitedServer(app, connections, listening.set, lifespan="off", proxy_headers=False)
+
+    def run(listener: socket.socket) -> None:
+        try:
+            server.run([listener])
+        finally:
+            listening.set()  # also if it cannot start
+
     with socket.create_server(("127.0.0.1", 0)) as listener:
         host, port = listener.getsockname()
         url = f"http://{host}:{port}"
-        thread = threading.Thread(target=server.run, args=([listener],), name="admin", daemon=True)
+        thread = threading.Thread(target=run, args=(listener,), name="admin", daemon=True)
         thread.start()
         try:
-            if not listening.wait(_START_TIMEOUT_S):
+            if not listening.wait(_START_TIMEOUT_S) or not server.started:
                 raise StoreError(message=f"The admin listener at {url} did not start.")
             store.local.announce(url)
             yield url

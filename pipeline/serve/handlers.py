@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
@@ -47,15 +47,15 @@ async def post(context: Context, request: Request) -> Response:
 
 
 def people(call: Call) -> Json:
-    return _listed(call, call.service.people(*call.place), PEOPLE_COUNT)
+    return _listed(call, call.service.people, PEOPLE_COUNT)
 
 
 def roots(call: Call) -> Json:
-    return _listed(call, call.service.roots(*call.place), ROOTS_COUNT)
+    return _listed(call, call.service.roots, ROOTS_COUNT)
 
 
-def _listed(call: Call, views: Sequence[PersonView], default_count: int) -> Json:
-    listed, position = page(call.query, views, default_count)
+def _listed(call: Call, read: Callable[[int, str], Sequence[PersonView]], default_count: int) -> Json:
+    listed, position = page(call.query, lambda: read(*call.place), default_count)
     return {**call.context.serializer.people(listed), "personCollectionResponse": position}
 
 

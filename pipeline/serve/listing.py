@@ -42,10 +42,10 @@ _KEYS: Final[dict[str, Callable[[PersonView], str | int]]] = {
 
 
 def page(
-    query: Query, views: Sequence[PersonView], default_count: int
+    query: Query, read: Callable[[], Sequence[PersonView]], default_count: int
 ) -> tuple[Sequence[PersonView], dict[str, str | int]]:
-    """What a query asks of `views`, which come in the order of insertion; and where that stands among all that it
-    finds, as the answer says. Raises ParameterInvalid, ParameterUnsupported."""
+    """What a query asks of the views that `read` returns, in the order of insertion; and where that stands among all
+    that it finds, as the answer says. Raises ParameterInvalid and ParameterUnsupported before it reads."""
     check_refused(REFUSED_FILTERS, query)
     sort = query.text("sort") or _INSERTION
     key = _KEYS.get(sort, _KEYS[_INSERTION])
@@ -59,7 +59,8 @@ def page(
     state = query.text("startIndexState")
     after = _after(state, order) if state else None
     count = query.whole("count", default_count, 0)
-    chosen = sorted(_filtered(query, views), key=place, reverse=descending)
+    passes = _filter(query)
+    chosen = sorted((view for view in read() if passes(view.record)), key=place, reverse=descending)
     if after is None:
         start = min(start, len(chosen))
     else:  # behind the cursor: insertions and deletions since the page before shift nothing
@@ -72,8 +73,8 @@ def page(
     return listed, position | {"countReturned": len(listed), "totalCount": len(chosen)}
 
 
-def _filtered(query: Query, views: Sequence[PersonView]) -> list[PersonView]:
-    """Raises ParameterInvalid."""
+def _filter(query: Query) -> Callable[[PersonRecord], bool]:
+    """Whether a record passes the query's filters. Raises ParameterInvalid."""
     name_matches = _pattern(query.text("name-pattern"))
     external_ids = frozenset(query.all("external-id"))
     short_id = (_text(query, "short-id") or "").lower()
@@ -87,7 +88,7 @@ def _filtered(query: Query, views: Sequence[PersonView]) -> list[PersonView]:
             and (name_matches is None or (record.name is not None and name_matches(record.name)))
         )
 
-    return [view for view in views if passes(view.record)]
+    return passes
 
 
 def _after(state: str, order: Sequence[object]) -> Key:

@@ -46,7 +46,7 @@ class Page:
 
 
 def page(query: str, views: list[PersonView] | None = None) -> Page:
-    listed, position = page_of(Query(make_request(query=query)), VIEWS if views is None else views, 100)
+    listed, position = page_of(Query(make_request(query=query)), lambda: VIEWS if views is None else views, 100)
     state = position.get("nextIndexState")
     return Page(listed, int(position["startIndex"]), None if state is None else str(state))
 

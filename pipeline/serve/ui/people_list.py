@@ -127,7 +127,7 @@ class PeopleLists:
 
     def __init__(self, service: IdentityService) -> None:
         self._service = service
-        self._reading = threading.Lock()
+        self._locks = [threading.Lock() for _ in range(_KEPT)]  # a directory that is slow to read holds up few others
         self._lists: dict[tuple[int, str], PeopleList] = {}  # the one that was read first comes first
 
     def of(self, place: tuple[int, str], people: People) -> PeopleList:
@@ -135,13 +135,16 @@ class PeopleLists:
         known = self._fresh(place)
         if known is not None:
             return known
-        with self._reading:  # several pages that are asked for at once share one reading
+        with self._reading(place):  # several pages that are asked for at once share one reading
             return self._fresh(place) or self._read(place, people)
 
     def forget(self, place: tuple[int, str]) -> None:
         """The next page shows what there is by then."""
-        with self._reading:  # a reading that has begun may be from before
+        with self._reading(place):  # a reading that has begun may be from before
             self._lists.pop(place, None)
+
+    def _reading(self, place: tuple[int, str]) -> threading.Lock:
+        return self._locks[hash(place) % len(self._locks)]
 
     def _fresh(self, place: tuple[int, str]) -> PeopleList | None:
         known = self._lists.get(place)
@@ -156,6 +159,6 @@ class PeopleLists:
         made = PeopleList({row.person_id: row for row in people.all()}, as_of, moment, read_at)
         self._lists.pop(place, None)
         self._lists[place] = made
-        while len(self._lists) > _KEPT:
-            del self._lists[next(iter(self._lists))]
+        for other in [*self._lists][:-_KEPT]:
+            self._lists.pop(other, None)
         return made

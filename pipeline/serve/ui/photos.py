@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import filterfalse
 from pathlib import Path
 from typing import Final
@@ -26,8 +26,8 @@ from pipeline.types import ByteArray, DecodedImage, FileState
 FACE_PX: Final = 512  # the longer side of what is shown of a face, at most
 PHOTO_PX: Final = 2048
 _QUALITY: Final = 88
-_KEPT_FACES: Final = 512  # of up to 0.1 MB
-_KEPT_PHOTOS: Final = 32  # of up to 2 MB, mostly half a megabyte
+_KEPT_FACES: Final = 256  # of 0.22 MB at most
+_KEPT_PHOTOS: Final = 32  # of 3.5 MB at most, mostly half a megabyte
 
 
 class Photos:
@@ -55,32 +55,32 @@ class Photos:
 
     def face(self, face: StoredFace) -> bytes:
         """The JPEG of a face with its surroundings. Raises PictureUnavailable."""
-        return self._picture(face, self._face_picture)
+        return self._picture(face, partial(self._face_picture, face.box))
 
     def whole(self, face: StoredFace) -> bytes:
         """The JPEG of the upright photo that shows a face. Raises PictureUnavailable."""
         return self._picture(face, self._photo_picture)
 
-    def _picture(self, face: StoredFace, made: Callable[[StoredFace, FileState], bytes]) -> bytes:
+    def _picture(self, face: StoredFace, made: Callable[[str, str | None, FileState], bytes]) -> bytes:
         if face.path is None or not _is_below(self._roots, _real(face.path)):
             raise PictureUnavailable()
         try:
             state = file_state(face.path)
             if state is None:
                 raise PictureUnavailable()
-            return made(face, state)
+            return made(face.path, face.sha256, state)
         except (ImageRejected, BucketFailed):
             raise PictureUnavailable() from None
 
-    def _face_of(self, face: StoredFace, _: FileState) -> bytes:
-        (cut,) = cut_faces(self._read(face), np.array([face.box], np.float32))
+    def _face_of(self, box: tuple[float, ...], path: str, sha256: str | None, _: FileState) -> bytes:
+        (cut,) = cut_faces(self._read(path, sha256), np.array([box], np.float32))
         return jpeg_file(_shrunk(cut, FACE_PX), _QUALITY)
 
-    def _photo_of(self, face: StoredFace, _: FileState) -> bytes:
-        return jpeg_file(_shrunk(self._read(face).pixels, PHOTO_PX), _QUALITY)
+    def _photo_of(self, path: str, sha256: str | None, _: FileState) -> bytes:
+        return jpeg_file(_shrunk(self._read(path, sha256).pixels, PHOTO_PX), _QUALITY)
 
-    def _read(self, face: StoredFace) -> DecodedImage:
-        return photo_again(face.path or "", face.sha256, self._decoder, self._max_bytes)
+    def _read(self, path: str, sha256: str | None) -> DecodedImage:
+        return photo_again(path, sha256, self._decoder, self._max_bytes)
 
 
 def _real(path: str) -> str:

@@ -23,8 +23,11 @@ _SIMILAR: Final = 24  # people that are told of each face, however little they a
 async def recognise(context: PageContext, request: Request) -> Response:
     """Stores nothing. Raises ImageRejected, BodyTooLarge, Overloaded."""
     visit = await context.visit(request)
-    result = await _posted(visit, PostRequest(insert=False, update=False, similar_limit=_SIMILAR))
-    return await context.answer(lambda: _recognised(visit, result))
+    wish = PostRequest(insert=False, update=False, similar_limit=_SIMILAR)
+    async with context.bodies.image(request, visit.account_id) as data:
+        return await context.answer(
+            lambda: _recognised(visit, visit.service.post(*visit.place, data, wish)), context.posts
+        )
 
 
 async def enrol(context: PageContext, request: Request) -> Response:
@@ -34,18 +37,14 @@ async def enrol(context: PageContext, request: Request) -> Response:
     x, y = (visit.query.number(axis, 1, has_default=False) for axis in ("x", "y"))
     said = person_headers(request)
     wish = PostRequest(name=said.name, external_id=said.external_id, update=False, closest_x=x, closest_y=y)
-    result = await _posted(visit, wish)
 
     def enrolled() -> Response:
-        context.lists.forget(visit.place)  # who came shows at once; this may wait for a list that is being read
+        result = visit.service.post(*visit.place, data, wish)
+        context.lists.forget(visit.place)  # the new person shows at once; this may wait for a list that is being read
         return json_response(_enrolled(visit, result.faces[0] if result.faces else None), 201)
 
-    return await context.answer(enrolled)
-
-
-async def _posted(visit: Visit, wish: PostRequest) -> PostResult:
-    async with visit.context.bodies.image(visit.request, visit.account_id) as data:
-        return await visit.context.posts.run(lambda: visit.service.post(*visit.place, data, wish))
+    async with context.bodies.image(request, visit.account_id) as data:
+        return await context.answer(enrolled, context.posts)
 
 
 def _recognised(visit: Visit, result: PostResult) -> Json:

@@ -331,7 +331,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "filters-ignored": Mutant(
         "test_records.py::test_a_script_that_deletes_what_a_filter_answers_deletes_nobody_else",
-        lambda: replaced("pipeline.serve.listing", "_filtered", lambda _: lambda _query, views: list(views)),
+        lambda: replaced("pipeline.serve.listing", "_filter", lambda _: lambda _query: lambda _record: True),
     ),
     "iv-at-the-end": Mutant(
         "test_images.py::test_4_6_rules_1_to_4_decrypt_the_image",

@@ -16,6 +16,7 @@ from PIL import Image
 
 from pipeline.config import UiSettings
 from pipeline.people.types import PostRequest
+from pipeline.serve.ui import photos as photos_module
 from pipeline.serve.ui.photos import Photos
 from pipeline.store.local import LocalStore
 from tests.people.coded_archive import SETTINGS, SIZE
@@ -126,6 +127,24 @@ def test_another_file_in_a_photos_place_is_not_shown(
     finally:
         shutil.rmtree(photos)
         shutil.copytree(kept, photos)
+
+
+def test_a_picture_is_made_once_whoever_the_face_is(
+    server: LiveServer, archive: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A correction changes the face's row, and not its picture; all faces of a photo share the photo's."""
+    opened: list[str] = []
+    real = photos_module.photo_again
+    monkeypatch.setattr(photos_module, "photo_again", lambda path, *how: opened.append(path) or real(path, *how))
+    photos = Photos(replace(SETTINGS, ui=UiSettings(photo_roots=str(archive / "photos"))))
+    both, other = server.client.stored_faces(1, "main", [3, 5], [])
+    pictures = {photos.face(both), photos.face(replace(both, person_id=None, outcome="recognised"))}
+    assert (len(pictures), opened) == (1, [both.path])
+    assert photos.face(other)
+    assert opened == [both.path, other.path]
+    opened.clear()
+    assert photos.whole(both) == photos.whole(replace(both, face_id=9, box=(0.0, 0.0, 9.0, 9.0)))
+    assert opened == [both.path]
 
 
 def test_a_root_may_be_called_by_a_link(tmp_path: Path) -> None:

@@ -15,7 +15,9 @@ import pytest
 from coded_faces import Shown, photo
 from PIL import Image
 
+from pipeline.errors import Overloaded
 from pipeline.matching.score import similarity_score
+from pipeline.serve.thread_pool import BoundedThreadPool
 from tests.people.coded_archive import SETTINGS
 from tests.serve.live import LiveServer
 from tests.serve.ui.browser import PAGE, Browser
@@ -53,6 +55,23 @@ def test_faces_with_everybody_who_is_a_little_like_them(reader: Browser) -> None
     assert known["similar"][0]["person"] == known["person"]
     assert known["similar"][0]["distance"] ** 2 <= 0.54 < known["similar"][1]["distance"] ** 2
     assert reader.people() == before
+
+
+def test_an_enrolment_is_refused_before_it_is_done_or_never(browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also while the queue for all other calls is full."""
+    run = BoundedThreadPool.run
+
+    async def full(pool: BoundedThreadPool, work: Callable[[], Any], peer: str = "") -> Any:
+        if pool._executor._thread_name_prefix == "calls":
+            raise Overloaded(retry_after_s=1)
+        return await run(pool, work, peer)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(BoundedThreadPool, "run", full)
+        assert browser.http.get("/ui/api/people").status_code == 503
+        assert send(browser, "enrol", photo(Shown(50)), "Zoë", "z1", x=0.3, y=0.3).status_code == 201
+        assert send(browser, "recognise", photo(Shown(50))).status_code == 200
+    assert len(browser.people(q="zoë")) == 1
 
 
 def test_enrolling_the_face_that_was_clicked(browser: Browser) -> None:

@@ -48,7 +48,7 @@ export function useKeys(keys) {
   useEffect(() => {
     const press = (event) => {
       const pressed = Object.hasOwn(current.current, event.key) && current.current[event.key];
-      if (!pressed || event.repeat || isTyping(event) || document.querySelector("dialog[open]")) return;
+      if (!pressed || event.repeat || event.ctrlKey || event.metaKey || event.altKey || isTyping(event) || document.querySelector("dialog[open]")) return;
       event.preventDefault();
       pressed();
     };
