@@ -143,7 +143,7 @@ def test_a_picture_is_made_once_whoever_the_face_is(
     assert photos.face(other)
     assert opened == [both.path, other.path]
     opened.clear()
-    assert photos.whole(both) == photos.whole(replace(both, face_id=9, box=(0.0, 0.0, 9.0, 9.0)))
+    assert photos.whole(both) == photos.whole(replace(both, face_id=9, x2=9.0))
     assert opened == [both.path]
 
 
