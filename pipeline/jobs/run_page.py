@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.config import DecodeSettings, MatchSettings, nearest_threshold
-from pipeline.errors import UsageError
+from pipeline.errors import StoreUnwritable, UsageError
 from pipeline.jobs.accounts import find_account
 from pipeline.jobs.store import Store
 from pipeline.report.contents import REPORTED, PageRequest, page_bytes, subjects
@@ -48,6 +48,9 @@ def write_report_page(store: Store, to: Path, *, account: str | None = None, run
 
     Raises UsageError, StoreError; StoreFull, StoreUnwritable of the file's folder.
     """
+    file = to.absolute()
+    if not file.parent.is_dir():  # a slip of the pen, or a disk that is not there
+        raise StoreUnwritable(path=file.parent, detail="there is no such folder")
     account_id = find_account(store, account)[1]
     run = _run(store, account_id, run_id)
     settled = store.settled
@@ -57,7 +60,7 @@ def write_report_page(store: Store, to: Path, *, account: str | None = None, run
         request = PageRequest(account_id, None, title, None, {}, settled.match, with_people=True)
     else:
         request = _of_run(run, report_of(store, run), with_people=True)
-    file, (content, _) = to.absolute(), _page(store, request, settled.decode)
+    content, _ = _page(store, request, settled.decode)
     Folder(file.parent).write(file.name, content, "page")
     return None if run is None else run.run_id
 

@@ -15,7 +15,7 @@ from coded_faces import Shown, coded_identity, photo
 from coded_store import USER
 
 import pipeline
-from pipeline.errors import Interrupted, StoreFull
+from pipeline.errors import Interrupted, StoreFull, StoreUnwritable
 from pipeline.jobs import run_page
 from pipeline.jobs.run_report import RunReport
 from pipeline.jobs.store import Store
@@ -256,6 +256,10 @@ def test_the_page_of_an_encrypted_store_names_and_shows_nobody(photos: Path, tmp
     assert not any(word in page.text for word in ("Ada", str(photos), ".png", "broken.jpg"))
     assert "In short" in page.headings
     options = ["report", "--store", store, "--to", to, "--run", "last"]
+    nowhere = facepipe("report", "--store", store, "--to", tmp_path / "nowhere" / "page.html")
+    assert nowhere.exit_code == StoreUnwritable.exit_code
+    assert "there is no such folder" in nowhere.output
+    assert not (tmp_path / "nowhere").exists()
     assert facepipe(*options).exit_code == 49
     assert facepipe(*options, "--master-key-file", tmp_path / "key").exit_code == 0
     assert Page(to).headings[2].startswith("Ada")

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pipeline.errors import StoreFull
 from pipeline.store.checks.check import check_store
 from pipeline.store.commits import shard as commits
 from pipeline.store.files import matrix
@@ -42,6 +43,24 @@ def seq_file(client: LocalStore) -> Path:
 
 def vector_file(client: LocalStore) -> Path:
     return client.path / (STEM + ".f32")
+
+
+def test_one_that_finds_no_room_leaves_none_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a full disk would stay full, for whatever else is written to it."""
+    monkeypatch.setattr(matrix, "_CHUNK_ROWS", 2)
+    folder, vectors, append = Folder(tmp_path), unit_vectors(5, 1), Folder.append
+
+    def full_after_one_chunk(self: Folder, relative: str, data: bytes, kind: str) -> None:
+        append(self, relative, data, kind)
+        if self.path("1.f32").stat().st_size > 2 * 4 * SIZE:
+            raise StoreFull(path=tmp_path, detail="No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Folder, "append", full_after_one_chunk)
+        with pytest.raises(StoreFull):
+            matrix.load(folder, "1", np.arange(5), SIZE, lambda rows: vectors[rows])
+        assert not [*tmp_path.iterdir()]
+    np.testing.assert_array_equal(matrix.load(folder, "1", np.arange(5), SIZE, lambda rows: vectors[rows]), vectors)
 
 
 def test_commits_append_to_it(client: LocalStore, run: RunRow) -> None:

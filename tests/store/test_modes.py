@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.store.files.durable import Folder
 from pipeline.store.local import LocalStore
 from tests.store.store_samples import commit, identity, insertion, of_version, play
 
@@ -42,6 +43,13 @@ def test_a_folder_that_was_there_is_closed_when_a_store_is_made_in_it(tmp_path: 
     (tmp_path / "store").mkdir()
     LocalStore.open_or_create(tmp_path / "store", identity, command="test").close()
     assert (tmp_path / "store").stat().st_mode & 0o777 == 0o700
+
+
+def test_a_file_takes_no_mode_from_one_that_was_left(tmp_path: Path) -> None:
+    (tmp_path / "page.html.tmp").touch(0o666)
+    (tmp_path / "page.html.tmp").chmod(0o666)
+    Folder(tmp_path).write("page.html", b"faces", "page")
+    assert (tmp_path / "page.html").stat().st_mode & 0o777 == 0o600
 
 
 def test_check_tells_of_a_folder_that_others_may_open(store: Path) -> None:

@@ -78,6 +78,7 @@ class Folder:
                 for relative, data in files:
                     point(f"{kind}.write")
                     with open(self.path(relative + TEMPORARY), "wb", opener=_private) as file:
+                        os.fchmod(file.fileno(), PRIVATE_FILE)  # it may have been there
                         file.write(data)
                 _on_each(lambda name: self._rename(name + TEMPORARY, name, kind), [name for name, _ in files])
             except BaseException:

@@ -71,7 +71,11 @@ def load(folder: Folder, name: str, seq: IntArray, size: int, vectors: Vectors) 
     dead = len(stored) - len(found)
     if damaged or dead >= max(1, _DEAD_SHARE * len(stored)) or len(stored) == 0:
         remove(folder, name)
-        append(folder, name, seq, size, vectors)
+        try:
+            append(folder, name, seq, size, vectors)
+        except BaseException:
+            remove(folder, name)  # part of it would keep a full disk full
+            raise
         rows = np.arange(len(seq))
     elif len(lacking):
         lacking = lacking[np.argsort(seq[lacking])]
