@@ -145,7 +145,7 @@ def _image_faces(images: Sequence[DecodedImage | DeviceImage], faces: Sequence[p
 
 
 class DeviceMemory:
-    """A device's memory, which any number of threads share, or one has alone. A thread that waits to be alone goes
+    """A device's memory, which any number of threads share, or one has alone. The thread that is next to be alone goes
     before newcomers."""
 
     def __init__(self) -> None:

@@ -127,7 +127,8 @@ def candidates(
     """
     coded = _quantized(queries, max_norm)
     parts = even_parts(len(codes.scales), codes.codes.size // _PART_CODES)
-    scans = over_threads(lambda rows: _scan(codes, dead, rows, coded, k, ties, floor), parts)
+    # Not behind the detection of whole batches, which takes a second on a CPU.
+    scans = over_threads(lambda rows: _scan(codes, dead, rows, coded, k, ties, floor), parts, pool="search")
     if not all(scan.complete for scan in scans):
         return None
     return [_merged(scans, row, k, ties, floor) for row in range(len(queries))]

@@ -49,12 +49,15 @@ def torch_threads() -> int:
     return torch.get_num_threads()
 
 
-def over_threads(do: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
-    """`do` of each item, in the order of the items; faster where `do` releases the interpreter's lock."""
+def over_threads(do: Callable[[Item], Result], items: Sequence[Item], pool: str = "kernels") -> list[Result]:
+    """`do` of each item, in the order of the items; faster where `do` releases the interpreter's lock.
+
+    Each pool serves its items in the order in which they come: short work that must not wait for long work has its own.
+    """
     threads = torch_threads()
     if threads == 1 or len(items) < 2:
         return [do(item) for item in items]
-    return list(_pool(threads).map(do, items))
+    return list(_pool(threads, pool).map(do, items))
 
 
 def parts(count: int) -> list[slice]:
@@ -74,8 +77,8 @@ def _split(count: int, number: int) -> list[slice]:
 
 
 @functools.cache
-def _pool(threads: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(threads, thread_name_prefix="kernels")
+def _pool(threads: int, name: str) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(threads, thread_name_prefix=name)
 
 
 # A forked child has none of the threads, and would wait for them forever.

@@ -34,6 +34,21 @@ def test_as_many_threads_as_torch_has(threads: int) -> None:
     assert len(names) <= threads
 
 
+def test_a_pool_waits_for_no_work_of_another() -> None:
+    """A server's search does not wait for the detection of a batch."""
+    before, end = torch.get_num_threads(), threading.Event()
+    torch.set_num_threads(2)
+    try:
+        long = threading.Thread(target=over_threads, args=(lambda _: end.wait(60), range(8)))
+        long.start()
+        assert over_threads(lambda n: n, range(8), pool="search") == list(range(8))
+        assert long.is_alive()
+    finally:
+        end.set()
+        long.join()
+        torch.set_num_threads(before)
+
+
 @pytest.mark.parametrize("count", [0, 1, 2, 11, 1000])
 def test_parts_cover_all_once(count: int, threads: int) -> None:
     covered = [i for part in parts(count) for i in range(count)[part]]

@@ -255,39 +255,39 @@ def _neighbours(coordinates: torch.Tensor, length: torch.Tensor) -> Iterator[tup
 
 def _smooth(pixels: torch.Tensor, size: int) -> torch.Tensor:
     """[h, w, 3] uint8 -> [3, size, size] float32, as `ImageBatch.smooth_crops`."""
-    down, across = (_window_weights(length, size).to(pixels.device) for length in pixels.shape[:2])
+    down, across = (_window_weights(length, size, pixels.device) for length in pixels.shape[:2])
     return down @ (pixels.permute(2, 0, 1).float() @ across.T)
 
 
 def _as_pillow(pixels: torch.Tensor, size: int) -> torch.Tensor:
     """As `_smooth`, but as Pillow does it: first across, then down, with whole grey levels after each."""
-    down, across = (_triangle_weights(length, size).to(pixels.device) for length in pixels.shape[:2])
+    down, across = (_triangle_weights(length, size, pixels.device) for length in pixels.shape[:2])
     return _whole_levels(down @ _whole_levels(pixels.permute(2, 0, 1).float() @ across.T))
 
 
-def _window_weights(length: int, size: int) -> torch.Tensor:
+def _window_weights(length: int, size: int, device: torch.device) -> torch.Tensor:
     """[size, length] float32: the weight of each source pixel in each output pixel's window; rows sum to 1."""
-    centre, scale = _centres(length, size)
+    centre, scale = _centres(length, size, device)
     half = max(scale, 1.0) / 2
     first, last = (centre - half).clamp(min=0), (centre + half).clamp(max=length)
-    pixel = torch.arange(length, dtype=torch.float64)
+    pixel = torch.arange(length, dtype=torch.float64, device=device)
     overlap = torch.minimum(last, pixel + 1) - torch.maximum(first, pixel)
     return (overlap.clamp(min=0) / (last - first)).float()
 
 
-def _triangle_weights(length: int, size: int) -> torch.Tensor:
+def _triangle_weights(length: int, size: int, device: torch.device) -> torch.Tensor:
     """As `_window_weights`, but Pillow's bilinear filter: triangles of twice max(1, scale) source pixels, clipped to
     the rectangle."""
-    centre, scale = _centres(length, size)
-    away = (torch.arange(length, dtype=torch.float64) + 0.5 - centre).abs() / max(scale, 1.0)
+    centre, scale = _centres(length, size, device)
+    away = (torch.arange(length, dtype=torch.float64, device=device) + 0.5 - centre).abs() / max(scale, 1.0)
     weights = (1 - away).clamp(min=0)
     return (weights / weights.sum(dim=1, keepdim=True)).float()
 
 
-def _centres(length: int, size: int) -> tuple[torch.Tensor, float]:
+def _centres(length: int, size: int, device: torch.device) -> tuple[torch.Tensor, float]:
     """Where the centres of the output pixels lie among `length` source pixels, [size, 1] float64, and the scale."""
     scale = length / size
-    return (torch.arange(size, dtype=torch.float64)[:, None] + 0.5) * scale, scale
+    return (torch.arange(size, dtype=torch.float64, device=device)[:, None] + 0.5) * scale, scale
 
 
 def _whole_levels(pixels: torch.Tensor) -> torch.Tensor:
