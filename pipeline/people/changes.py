@@ -60,11 +60,30 @@ class Post:
         return replace(request.details, name=request.name, external_id=request.external_id) if described else NO_CHANGE
 
 
+def matched_origins(client: LocalStore, post: Post, decision: Decision) -> Mapping[str, ReferenceOrigin] | None:
+    """Of the references that the faces may replace; None: the request has no conditions about them."""
+    request = post.request
+    if not request.update or not (request.update_if_lower_quality or request.update_if_older_days):
+        return None
+    matched = {s.person_id for s in decision.sightings if s.person_id is not None and s.outcome == "matched"}
+    return client.ask(reference_origins, sorted(matched)) if matched else {}
+
+
 class Changes:
     """What a post changes by the settings of the server, collected for its commit."""
 
-    def __init__(self, client: LocalStore, settings: ServeSettings, post: Post, decision: Decision) -> None:
-        """Raises PersonHeadersRequired, ExternalIdTaken, MetadataTooLarge, PersonUnknown; then nothing is changed."""
+    def __init__(
+        self,
+        client: LocalStore,
+        settings: ServeSettings,
+        post: Post,
+        decision: Decision,
+        origins: Mapping[str, ReferenceOrigin] | None,
+    ) -> None:
+        """`origins`: the `matched_origins` of the decision.
+
+        Raises PersonHeadersRequired, ExternalIdTaken, MetadataTooLarge, PersonUnknown; then nothing is changed.
+        """
         self._settings = settings
         self._directory = decision.directory
         self._post, self._decision = post, decision
@@ -83,9 +102,7 @@ class Changes:
         for sighting in inserting:
             self._insert(sighting)
         self.conflicts = self._conflicts()  # by face: why it updates nobody, or is not merged
-        updating = self._updating()
-        origins = self._origins(client, updating)
-        for sighting in updating:
+        for sighting in self._updating():
             self._update(sighting, origins)
         if post.request.merge_with is not None:
             self._merge(client, post.request.merge_with)
@@ -172,13 +189,6 @@ class Changes:
         record = PersonRecord.new(sighting.new_id, None, None, "", self._now)
         self._inserted[sighting.new_id] = changed(record, said)
         self._references.append(sighting)
-
-    def _origins(self, client: LocalStore, updating: Sequence[Sighting]) -> Mapping[str, ReferenceOrigin] | None:
-        """Of the references that the faces may replace; None: the request has no conditions about them."""
-        request = self._post.request
-        if not updating or not (request.update_if_lower_quality or request.update_if_older_days):
-            return None
-        return client.ask(reference_origins, [str(sighting.person_id) for sighting in updating])
 
     def _update(self, sighting: Sighting, origins: Mapping[str, ReferenceOrigin] | None) -> None:
         """Replaces the reference of the matched record, and the name and id where the headers give some."""

@@ -20,7 +20,7 @@ from pipeline.extraction.stored_picture import cut_faces, encode_reference_image
 from pipeline.matching.calibration import Calibration
 from pipeline.matching.match import Matcher
 from pipeline.people.batcher import MicroBatcher
-from pipeline.people.changes import Changes, Post
+from pipeline.people.changes import Changes, Post, matched_origins
 from pipeline.people.decide import (
     Decision,
     Sighting,
@@ -124,8 +124,10 @@ class Poster:
         similar = _similar(decision, post)
         if not (post.request.insert or post.request.update):
             return _results(decision, similar, {}), False
+        # Asked for here, as the catalog's thread may be busy: under the lock other posts would wait for it as well.
+        origins = matched_origins(self._client, post, decision)
         try:
-            changes = Changes(self._client, self._settings, post, decision)
+            changes = Changes(self._client, self._settings, post, decision, origins)
         except RequestError:  # memory may be behind the catalog: it counts only under the lock
             changes = None
         pictures = changes.pictures() if changes is not None else {}
@@ -139,7 +141,8 @@ class Poster:
                     if decision.is_outdated():
                         decision = _decide(directory, post)
                         similar = _similar(decision, post)
-                    changes = Changes(self._client, self._settings, post, decision)
+                        origins = matched_origins(self._client, post, decision)
+                    changes = Changes(self._client, self._settings, post, decision, origins)
                 if not changes.person_ids or lock.register(changes.footprint()):
                     break
             if changes.person_ids:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 
 from pipeline.errors import ExternalIdTaken, StoreUnwritable
+from pipeline.people import changes
 from pipeline.people.types import FaceResult, PostRequest, PostResult
+from pipeline.store import Catalog, LocalStore, ReferenceOrigin
 from pipeline.store.files import faults
 from tests.identities.planted import SIZE, Face, Poster, near, person_of, somebody
 from tests.waiting import until
@@ -123,6 +125,33 @@ def test_who_would_match_the_new_reference_of_an_update_waits_and_matches(posts:
         posts.waits(second)
     assert not face_of(second).inserted
     assert id_of(second) == person
+
+
+def test_what_a_condition_needs_is_not_asked_again_under_the_lock(
+    posts: HeldUpPosts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others would wait there for whatever the catalog's thread is doing."""
+    asked, stranger = [], posts.photo(somebody(9))
+    images_ahead, origins = LocalStore.images_ahead, changes.reference_origins
+
+    def ask(catalog: Catalog, person_ids: Sequence[str]) -> Mapping[str, ReferenceOrigin]:
+        asked.append(list(person_ids))
+        return origins(catalog, person_ids)
+
+    posts.begin(posts.photo(somebody(1))).result(WAIT_S)
+    monkeypatch.setattr(changes, "reference_origins", ask)
+
+    @contextmanager
+    def after_another(self: LocalStore, *given: Any) -> Iterator[Any]:
+        with images_ahead(self, *given) as ahead:
+            monkeypatch.setattr(LocalStore, "images_ahead", images_ahead)
+            posts.begin(stranger).result(WAIT_S)
+            yield ahead
+
+    monkeypatch.setattr(LocalStore, "images_ahead", after_another)
+    older = PostRequest(insert=False, update_if_older_days=1)
+    answer = posts.begin(posts.photo(near(1, 0.3)), older)
+    assert asked == [[id_of(answer)]]
 
 
 def test_two_sightings_of_one_person_both_count(posts: HeldUpPosts) -> None:
