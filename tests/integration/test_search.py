@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -67,6 +68,11 @@ def test_the_calibration_says_what_is_strong(photos: Path, runner: Runner, setti
     assert words == ["strong", "likely", "weak"]
 
 
+def rounded(report: str) -> Any:
+    """The last bits of OpenVINO's numbers differ from process to process."""
+    return json.loads(report, parse_float=lambda text: round(float(text), 5))
+
+
 @pytest.mark.parametrize(
     "damage",
     [
@@ -85,4 +91,4 @@ def test_on_a_read_only_disk_the_answer_is_the_same(
     assert [face["identity"] is not None for face in expected["faces"]] == [True, True]
     damage(store)
     mount = f"mount --bind '{disk}' '{disk}' && mount -o remount,bind,ro '{disk}'"
-    assert json.loads(in_namespace(disk, mount, ON_A_READ_ONLY_DISK, str(photo))) == expected
+    assert rounded(in_namespace(disk, mount, ON_A_READ_ONLY_DISK, str(photo))) == rounded(json.dumps(expected))
