@@ -41,14 +41,13 @@ def check(store: Path, repair: bool, as_json: bool) -> None:
 
     with open_store(store, command="check", repair=repair, reading=not repair) as opened, LongWork() as long:
         long.progress.start("check", None)
-        checked = opened.check(repair=repair, progress=long.progress)
-    report = checked.report
+        report = opened.check(repair=repair, progress=long.progress)
     result = {
         "problems": [asdict(problem) for problem in report.problems],
-        "repaired": [asdict(problem) for problem in checked.repaired],
+        "repaired": [asdict(problem) for problem in report.repaired],
         "counts": report.counts,
     }
-    lines = [*_lines("repaired", checked.repaired), *_lines("problem", report.problems)]
+    lines = [*_lines("repaired", report.repaired), *_lines("problem", report.problems)]
     if report.problems:
         count = len(report.problems)
         error = StoreDamaged(

@@ -9,7 +9,7 @@ from pipeline.matching.calibration import Calibration
 from pipeline.matching.score import strength, strong_score
 from pipeline.people.service import IdentityService
 from pipeline.people.types import PersonView, PostRequest
-from pipeline.store import Candidate, FaceAnswer, LocalStore, SearchQuery, media
+from pipeline.store import Candidate, FaceAnswer, LocalStore, SearchQuery, reference_origins
 from pipeline.types import QUALITIES
 
 
@@ -26,13 +26,13 @@ def answers(service: IdentityService, store: LocalStore, query: SearchQuery) -> 
     faces = service.post(query.account_id, query.directory, query.image, request).faces
     shown = [match.person for face in faces for match in face.similar or ()]
     shown += [face.person for face in faces if face.person is not None]
-    photos = store.ask(media.reference_photos, sorted({person.root.person_id for person in shown}))
+    origins = store.ask(reference_origins, sorted({person.root.person_id for person in shown}))
     strong = strong_score(Calibration.from_dict(store.identity.calibration), query.threshold)
 
     def candidate(person: PersonView, score: float) -> Candidate:
-        root = person.root
-        photo, word = photos.get(root.person_id), strength(score, strong)
-        return Candidate(root.person_id, root.name, root.external_id, score, photo, word)
+        root, origin = person.root, origins.get(person.root.person_id)
+        photo = None if origin is None else origin.path
+        return Candidate(root.person_id, root.name, root.external_id, score, photo, strength(score, strong))
 
     return [
         FaceAnswer(

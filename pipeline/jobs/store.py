@@ -28,7 +28,7 @@ from pipeline.store import (
     AccountSummary,
     Catalog,
     ChangesPage,
-    Checked,
+    CheckReport,
     CorrectionAnswer,
     CorrectionRequest,
     FaceAnswer,
@@ -377,7 +377,7 @@ class Store(RunFiles):
     # The whole store
 
     @verb
-    def check(self, *, repair: bool = False, progress: Progress | None = None) -> Checked:
+    def check(self, *, repair: bool = False, progress: Progress | None = None) -> CheckReport:
         """Reads the whole store; with `repair`, repairs what can be repaired without loss and reads it again.
         `progress` advances with each thing that is read in this process. Raises StoreUnwritable."""
         advance = None if progress is None else lambda _: progress.advance()

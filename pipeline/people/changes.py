@@ -186,7 +186,7 @@ class Changes:
             raise PersonHeadersRequired
         if self._settings.unique_external_ids:
             require_free(self._directory, said.external_id, None)
-        record = PersonRecord.new(sighting.new_id, None, None, "", self._now)
+        record = PersonRecord.new(sighting.new_id, self._now)
         self._inserted[sighting.new_id] = changed(record, said)
         self._references.append(sighting)
 

@@ -383,7 +383,7 @@ def _split(plan: Plan, persons: Sequence[PersonRecord], faces: Sequence[StoredFa
             raise CorrectionImpossible(detail=f"The face {face.face_id} is not one of this person.")
     if not faces or len(plan.faces(person_ids=sorted(members))) == len(faces):
         raise CorrectionImpossible(detail="A split takes some of a person's faces, and leaves some.")
-    new = PersonRecord.new(str(uuid.uuid4()), None, None, "", plan.now)
+    new = PersonRecord.new(str(uuid.uuid4()), plan.now)
     plan.insert(new)
     for face in faces:
         plan.move(face, new.person_id)

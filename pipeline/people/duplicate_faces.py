@@ -59,14 +59,12 @@ class DuplicateResolver:
             return
         media_ids = sorted({int(r.manifest["source_media"]) for r in rows})
         table = self._client.faces_of_media(media_ids)
-        # Read last: a server may delete a person at any time.
-        incomplete = self._client.media_with_removed_faces(media_ids)
+        images = self._client.whole_images(media_ids)  # last: a server may delete a person at any time
         owners = table["media_id"].to_numpy()
         faces = faces_of_table(table)
-        images = self._client.images_of_media(media_ids)
         for row in rows:
             media_id = int(row.manifest["source_media"])
-            if media_id in incomplete:
+            if media_id not in images:
                 mark_changed(row)
                 continue
             own = np.flatnonzero(owners == media_id).tolist()

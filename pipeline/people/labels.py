@@ -255,7 +255,8 @@ class _Following(Plan):
             else:
                 if target is None:
                     target = str(uuid.uuid4())
-                    self.insert(PersonRecord.new(target, *one.label, "", self.now))
+                    name, external_id = one.label
+                    self.insert(PersonRecord.new(target, self.now, name=name, external_id=external_id))
                     people.add(target, target, one.label)
                 elif (record := self.directory.get(target)) is not None:
                     self.known[target] = record

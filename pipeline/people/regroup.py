@@ -74,7 +74,7 @@ def regrouped(
     for face_ids in changed.new:
         if pictures.find([known.stored[face_id] for face_id in face_ids]):
             new.append(str(uuid.uuid4()))
-            plan.insert(PersonRecord.new(new[-1], None, None, "", plan.now))
+            plan.insert(PersonRecord.new(new[-1], plan.now))
             moves.update(dict.fromkeys(face_ids, new[-1]))
         else:
             without_picture += face_ids

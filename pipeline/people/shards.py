@@ -280,7 +280,8 @@ class Enroller:
                 # A named row inserts its largest face only.
                 label = {} if s.photo in unnamed else shard.rows[s.photo].manifest
                 name, external_id, count = label.get("name"), label.get("external_id"), 1 + seen.pop(s.new_id, 0)
-                plan.insert(PersonRecord.new(s.new_id, name, external_id, "", plan.now, occurrence=count), face_id)
+                new = PersonRecord.new(s.new_id, plan.now, name=name, external_id=external_id, occurrence=count)
+                plan.insert(new, face_id)
         plan.seen = seen
         return plan.change("replace_photos" if plan.leaving else INSERT, RUN)
 

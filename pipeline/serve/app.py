@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable
 from functools import partial
 from typing import Final
 
@@ -80,17 +80,20 @@ def make_app(
         timeout_s=serve.body_timeout_s,
         total_bytes=_MAX_BODIES * serve.max_body_bytes,
     )
-    metrics = Metrics(
-        {
-            "directories": ("Directories that hold an identity.", lambda: service.stats().directories),
-            "identities": ("References in the index.", lambda: service.stats().identities),
-            "index_bytes": ("Memory of the index.", lambda: service.stats().index_bytes),
-            "queued_images": ("Images that wait for the models.", lambda: service.stats().queued_images),
-            "pending_posts": ("Posts at work or waiting for a thread.", lambda: posts.pending),
-            "pending_calls": ("Other requests at work or waiting for a thread.", lambda: calls.pending),
-            "body_bytes": ("Memory of the bodies in hand.", lambda: bodies.budget.taken),
+
+    def gauges() -> dict[str, tuple[str, float]]:
+        stats = service.stats()
+        return {
+            "directories": ("Directories that hold an identity.", stats.directories),
+            "identities": ("References in the index.", stats.identities),
+            "index_bytes": ("Memory of the index.", stats.index_bytes),
+            "queued_images": ("Images that wait for the models.", stats.queued_images),
+            "pending_posts": ("Posts at work or waiting for a thread.", posts.pending),
+            "pending_calls": ("Other requests at work or waiting for a thread.", calls.pending),
+            "body_bytes": ("Memory of the bodies in hand.", bodies.budget.taken),
         }
-    )
+
+    metrics = Metrics(gauges)
     serializer = Serializer(image_prefix(serve), f"mtcnn, {client.identity.embedder}/{client.identity.weights}")
     originals = BoundedThreadPool("originals", threads=_ORIGINAL_THREADS, queue=_CALL_QUEUE)
     sessions = Sessions(idle_s=settings.ui.idle_s, session_s=settings.ui.session_s)
@@ -105,8 +108,9 @@ def make_app(
         for pool in (posts, calls, originals, auth):
             pool.close()
 
+    routes = [*_contract(context), *(ui_routes(context) if settings.ui.enabled else ())]
     app = Starlette(
-        routes=_routes([*_contract(context), *(ui_routes(context) if settings.ui.enabled else ())]),
+        routes=[Route(path, named(path, handler), methods=[method]) for method, path, handler in routes],
         middleware=[
             Middleware(drained, max_bytes=_MAX_DRAINED * serve.max_body_bytes),
             Middleware(RequestMiddleware, metrics=metrics, head_error=head_check(serve)),
@@ -136,7 +140,8 @@ def _cors(settings: ServeSettings) -> list[Middleware]:
 
 
 def _contract(context: Context) -> list[tuple[str, str, Handler]]:
-    """Method, path and handler of each route of the contract, and of the server's health."""
+    """Method, path and handler of each route of the contract, and of the server's health. Starlette answers HEAD
+    wherever it answers GET."""
     route = partial(context.route, context.call)
     return [
         ("POST", "/people", partial(handlers.post, context)),
@@ -159,11 +164,6 @@ def _contract(context: Context) -> list[tuple[str, str, Handler]]:
         ("GET", "/docs", docs),
         ("GET", "/openapi.json", openapi),
     ]
-
-
-def _routes(routes: Iterable[tuple[str, str, Handler]]) -> list[Route]:
-    # Starlette answers HEAD wherever it answers GET.
-    return [Route(path, named(path, handler), methods=[method]) for method, path, handler in routes]
 
 
 async def _failed(request: Request, error: Exception) -> Response:

@@ -28,7 +28,7 @@ from typing import Final
 from starlette.requests import Request
 
 from pipeline.errors import TooManyAttempts, Unauthorized
-from pipeline.serve.peers import peer_of
+from pipeline.serve.connections import peer_of
 from pipeline.serve.request_parsing import header_text
 from pipeline.serve.thread_pool import BoundedThreadPool
 from pipeline.store import Credentials, verify_password

@@ -16,12 +16,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
+from starlette.requests import HTTPConnection
+
 from pipeline.config import listed
-from pipeline.serve.peers import site
 
 MAX_CONNECTIONS: Final = 2_000
 RESERVE: Final = 32
 PEER_SHARE: Final = 4  # one peer may have one place in so many
+_IPV6_SITE_BITS: Final = 64  # a single host usually has a whole /64 to itself
 _OTHER_FILES: Final = 256  # open files for the store, the libraries, the reserve, and the admin port
 
 _log = logging.getLogger(__name__)
@@ -43,6 +45,23 @@ def max_connections() -> int:
     if soft == resource.RLIM_INFINITY:
         return MAX_CONNECTIONS
     return min(MAX_CONNECTIONS, max(soft - _OTHER_FILES, soft // 4))
+
+
+def peer_of(request: HTTPConnection) -> str:
+    """The peer that sent a request."""
+    return site(request.client.host if request.client else "")
+
+
+def site(host: str) -> str:
+    """The addresses that count as one peer: an IPv4 address, or the /64 of an IPv6 address."""
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return host
+    if isinstance(address, ipaddress.IPv6Address):
+        mapped = address.ipv4_mapped
+        return str(mapped or ipaddress.ip_network((address, _IPV6_SITE_BITS), strict=False))
+    return str(address)
 
 
 @dataclass(eq=False)
@@ -134,13 +153,10 @@ class Connections:
 
     def admit(self, host: str) -> Place | None:
         """A place for a new connection from this address. None if even the reserve is full."""
-        is_proxy = self._is_proxy(host)
+        is_proxy = any(ipaddress.ip_address(host.partition("%")[0]) in network for network in self._proxies)
         peer = host if is_proxy else site(host)  # a proxy's connections are not its neighbours'
         place = self.places.take(peer, is_proxy=is_proxy)
         if place is None:
             _log.warning("no place for a connection of %s: all have a request in hand", peer)
             place = self.reserve.take(peer)
         return place
-
-    def _is_proxy(self, host: str) -> bool:
-        return any(ipaddress.ip_address(host.partition("%")[0]) in network for network in self._proxies)

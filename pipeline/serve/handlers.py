@@ -129,7 +129,7 @@ def _at_rest(call: Call) -> bool:
 
 def _image_response(call: Call, image: StoredImage, caching: str) -> Response:
     """The image behind a guid never changes, so the guid is its ETag."""
-    return tagged_response(call.request, image.data, image.media_type, image.guid, caching)
+    return tagged_response(call.request, image.data, image.media_type, caching, image.guid)
 
 
 # Health: these need no credentials

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, generate_latest
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
 
 from pipeline.people.types import PostResult
 
@@ -14,14 +16,14 @@ _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE"})
 UNMATCHED: Final = "unmatched"  # the label of requests to no route: a client must not be able to make labels
 
 
-class Metrics:
-    """The counters of one server. `gauges`: name -> its help, and what gives its value at each scrape."""
+class Metrics(Collector):
+    """The counters of one server. `gauges` gives at each scrape: name -> its help, and its value."""
 
-    def __init__(self, gauges: Mapping[str, tuple[str, Callable[[], float]]]) -> None:
+    def __init__(self, gauges: Callable[[], Mapping[str, tuple[str, float]]]) -> None:
+        self._gauges = gauges
         self._registry = CollectorRegistry()
         ProcessCollector(registry=self._registry)
-        for name, (description, value) in gauges.items():
-            Gauge(f"facepipe_{name}", description, registry=self._registry).set_function(value)
+        self._registry.register(self)
         self._requests = self._counter("requests", "Requests answered.", ("method", "route", "status"))
         self._latency = Histogram(
             "facepipe_request_seconds",
@@ -50,6 +52,11 @@ class Metrics:
         for face in result.faces:
             if face.conflict is not None:
                 self._conflicts.labels(face.conflict).inc()
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """The gauges, for the registry."""
+        for name, (description, value) in self._gauges().items():
+            yield GaugeMetricFamily(f"facepipe_{name}", description, value)
 
     def text(self) -> bytes:
         """The exposition format, version 0.0.4."""

@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pipeline.errors import BodyInvalid, BodyTimeout, BodyTooLarge, Overloaded
 from pipeline.people.batcher import RETRY_AFTER_S
-from pipeline.serve.peers import peer_of
+from pipeline.serve.connections import peer_of
 from pipeline.serve.request_parsing import check_form, check_media_type, json_object
 
 MAX_JSON_BYTES: Final = 1 << 20

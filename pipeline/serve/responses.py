@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import time
 from collections.abc import Mapping, Sequence
@@ -44,9 +45,9 @@ def encoded_response(data: bytes, status: int = 200, headers: Mapping[str, str] 
     return Response(data, status, {"Cache-Control": "no-store", **(headers or {})}, MEDIA_TYPE)
 
 
-def tagged_response(request: Request, data: bytes, media_type: str, tag: str, caching: str) -> Response:
-    """`data`, or 304 if the client has the data of this tag."""
-    headers = {"ETag": f'"{tag}"', "Cache-Control": caching}
+def tagged_response(request: Request, data: bytes, media_type: str, caching: str, tag: str | None = None) -> Response:
+    """`data`, or 304 if the client has the data of this tag; None: of its hash."""
+    headers = {"ETag": f'"{tag or hashlib.sha256(data).hexdigest()[:32]}"', "Cache-Control": caching}
     if _matches(request.headers.get("if-none-match", ""), headers["ETag"]):
         return Response(status_code=304, headers=headers)
     return Response(data, headers=headers, media_type=media_type)

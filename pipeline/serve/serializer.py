@@ -95,73 +95,54 @@ class Serializer:
         return None if guid is None else self.image_prefix + guid
 
     def _face(self, face: FaceResult, result: PostResult) -> Json:
-        x1, y1, x2, y2 = face.face.box
-        entry = {
+        fields, (x1, y1, x2, y2) = face.face.fields, face.face.box
+        width, height, points = x2 - x1, y2 - y1, fields["landmarks"]
+        # The five points as fractions of the face box, from its upper left corner.
+        landmarks = {
+            name: {"x": (points[2 * i] - x1) / width, "y": (points[2 * i + 1] - y1) / height}
+            for i, name in enumerate(LANDMARK_NAMES)
+        }
+        return {
             "mediaId": result.media_id,
             "offsetX": x1 / result.width,
             "offsetY": y1 / result.height,
-            "relativeWidth": (x2 - x1) / result.width,
-            "relativeHeight": (y2 - y1) / result.height,
-            "attributes": self._attributes(face),
+            "relativeWidth": width / result.width,
+            "relativeHeight": height / result.height,
+            "attributes": {
+                "centerPoseQuality": fields["center_pose_quality"],
+                "sharpnessQuality": fields["sharpness_quality"],
+                "contrastQuality": fields["contrast_quality"],
+                "confidence": fields["confidence"],
+                "detectionVersion": DETECTION_VERSION,
+                "dimension": {"height": round(height), "width": round(width)},
+                "landmarks": landmarks,
+                "provider": self.provider,
+            },
             "tags": list(face.person.root.tags) if face.person else [],
+            **({} if face.person is None else _identity(face.person, face.score, face.new_id)),
+            **_present(
+                newId=face.inserted or None,
+                rejectionReasons=list(face.rejected) or None,
+                conflict=face.conflict,
+                similar=None if face.similar is None else [_similar(person) for person in face.similar],
+            ),
         }
-        if face.person is not None:
-            entry |= _identity(face.person, face.score, face.new_id)
-        if face.inserted:
-            entry["newId"] = True
-        if face.rejected:
-            entry["rejectionReasons"] = list(face.rejected)
-        if face.conflict is not None:
-            entry["conflict"] = face.conflict
-        if face.similar is not None:
-            entry["similar"] = [_similar(person) for person in face.similar]
-        return entry
-
-    def _attributes(self, face: FaceResult) -> Json:
-        fields = face.face.fields
-        x1, y1, x2, y2 = face.face.box
-        return {
-            "centerPoseQuality": fields["center_pose_quality"],
-            "sharpnessQuality": fields["sharpness_quality"],
-            "contrastQuality": fields["contrast_quality"],
-            "confidence": fields["confidence"],
-            "detectionVersion": DETECTION_VERSION,
-            "dimension": {"height": round(y2 - y1), "width": round(x2 - x1)},
-            "landmarks": _landmarks(fields["landmarks"], face.face.box),
-            "provider": self.provider,
-        }
-
-
-def _landmarks(points: Sequence[float], box: tuple[float, float, float, float]) -> Json:
-    """The five points as fractions of the face box, from its upper left corner."""
-    x1, y1, x2, y2 = box
-    return {
-        name: {"x": (points[2 * i] - x1) / (x2 - x1), "y": (points[2 * i + 1] - y1) / (y2 - y1)}
-        for i, name in enumerate(LANDMARK_NAMES)
-    }
 
 
 def _identity(person: PersonView, score: float | None, new_id: str | None) -> Json:
-    """The person a face was recognised or inserted as: the root's names, the counters of the whole merged set, and the
-    id of the new record if one was inserted, else of the root."""
+    """The person a face was recognised or inserted as; the id is that of the new record if one was inserted."""
     root = person.root
-    return _present(
-        personId=new_id or root.person_id,
-        rootPersonId=root.person_id,
-        personExternalId=root.external_id,
-        externalId=root.external_id,
-        name=root.name,
-        firstName=root.first_name,
-        lastName=root.last_name,
-        similarityScore=score,
-        occurrence=person.occurrence,
-        lastOccurrenceDate=person.last_occurrence_at_ms,
-        rootPersonAddDate=epoch_ms(root.added_at),
-    )
+    own = _present(personId=new_id, personExternalId=root.external_id, rootPersonAddDate=epoch_ms(root.added_at))
+    return {**_person(person, score), **own}
 
 
 def _similar(similar: SimilarPerson) -> Json:
-    root = similar.person.root
+    return {**_person(similar.person, similar.score), "ignore": similar.person.root.ignored}
+
+
+def _person(person: PersonView, score: float | None) -> Json:
+    """The root's id and names, and the counters of the whole merged set."""
+    root = person.root
     return _present(
         personId=root.person_id,
         rootPersonId=root.person_id,
@@ -169,10 +150,9 @@ def _similar(similar: SimilarPerson) -> Json:
         firstName=root.first_name,
         lastName=root.last_name,
         externalId=root.external_id,
-        similarityScore=similar.score,
-        ignore=root.ignored,
-        occurrence=similar.person.occurrence,
-        lastOccurrenceDate=similar.person.last_occurrence_at_ms,
+        similarityScore=score,
+        occurrence=person.occurrence,
+        lastOccurrenceDate=person.last_occurrence_at_ms,
     )
 
 
@@ -184,18 +164,18 @@ def changes_json(page: ChangesPage) -> Json:
     """Changes since a commit."""
     return {
         "changes": [
-            {
-                "commit": entry.commit,
-                "position": entry.position,
-                "kind": entry.kind,
-                **({"origin": entry.origin} if entry.origin is not None else {}),
-                **({"at": epoch_ms(entry.at)} if entry.at is not None else {}),
-                "account": entry.account,
-                **({"directory": entry.directory} if entry.directory is not None else {}),
-                "persons": list(entry.persons),
-                "gone": list(entry.gone),
-                **({"undoes": dict(zip(("commit", "position"), entry.undoes, strict=True))} if entry.undoes else {}),
-            }
+            _present(
+                commit=entry.commit,
+                position=entry.position,
+                kind=entry.kind,
+                origin=entry.origin,
+                at=None if entry.at is None else epoch_ms(entry.at),
+                account=entry.account,
+                directory=entry.directory,
+                persons=list(entry.persons),
+                gone=list(entry.gone),
+                undoes=entry.undoes and dict(zip(("commit", "position"), entry.undoes, strict=True)),
+            )
             for entry in page.entries
         ],
         "next": page.next,

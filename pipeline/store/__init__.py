@@ -30,8 +30,6 @@ from pipeline.store.commits.shard import PreparedShard as PreparedShard
 from pipeline.store.files.crypto import MasterKey as MasterKey
 from pipeline.store.files.durable import Folder as Folder
 from pipeline.store.files.durable import disk_errors as disk_errors
-from pipeline.store.files.handover import handed_over as handed_over
-from pipeline.store.files.handover import read_handed_over as read_handed_over
 from pipeline.store.files.lock import make_token as make_token
 from pipeline.store.files.lock import read_token as read_token
 from pipeline.store.files.lock import remove_token as remove_token
@@ -45,8 +43,10 @@ from pipeline.store.files.shard_folder import ShardUnusable as ShardUnusable
 from pipeline.store.files.shard_folder import is_left as is_left
 from pipeline.store.files.shards import damaged_file as damaged_file
 from pipeline.store.files.shards import embedding_rows as embedding_rows
+from pipeline.store.files.shards import handed_over as handed_over
 from pipeline.store.files.shards import manifest_file as manifest_file
 from pipeline.store.files.shards import read_embeddings as read_embeddings
+from pipeline.store.files.shards import read_handed_over as read_handed_over
 from pipeline.store.files.shards import vector_bytes as vector_bytes
 from pipeline.store.files.shards import vectors_of as vectors_of
 from pipeline.store.keyed_digests import ERASED as ERASED

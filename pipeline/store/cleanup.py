@@ -42,7 +42,6 @@ from pipeline.store.catalog.opening import CURRENT_NAME, INTENTS_NAME, utc_now
 from pipeline.store.files import matrix, shards
 from pipeline.store.files.commit_count import COMMITS_NAME
 from pipeline.store.files.durable import NO_LINK, PRIVATE_FILE, QUARANTINE, TEMPORARY, Folder, disk_errors
-from pipeline.store.files.handover import HANDOVER
 from pipeline.store.files.lock import TOKEN_NAME
 from pipeline.store.files.objects import is_guid, object_file
 
@@ -219,7 +218,7 @@ def sweep(catalog: Catalog) -> None:
 def _remove_leftovers(folder: Folder) -> None:
     """Where it is cheap to look: `check` finds half-written files among objects."""
     leftovers = [folder.path(name) for name in (CURRENT_NAME + TEMPORARY, COMMITS_NAME + TEMPORARY, TOKEN_NAME)]
-    leftovers += folder.path(HANDOVER).glob("*")
+    leftovers += folder.path(shards.HANDOVER).glob("*")
     for pattern in ("references/*/*", "runs/*/*", "runs/*/shards/*"):
         leftovers.extend(folder.root.glob(pattern + TEMPORARY))
     with disk_errors(folder.root):

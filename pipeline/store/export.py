@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -12,12 +12,14 @@ import pyarrow.parquet as pq
 from pipeline.errors import UsageError
 from pipeline.store.catalog.connection import Catalog
 from pipeline.store.catalog.references import load_embeddings
-from pipeline.store.catalog_thread import CatalogThread
 from pipeline.store.files.durable import TEMPORARY, Folder, disk_errors
 from pipeline.store.files.faults import point
 from pipeline.store.files.shards import embedding_rows
 from pipeline.store.records import embeddings_schema
 from pipeline.store.schema import VIEWS
+
+if TYPE_CHECKING:
+    from pipeline.store.local import LocalStore
 
 _CHUNK_ROWS = 65_536
 _ORDER: Final = {
@@ -48,7 +50,7 @@ def in_pages(read: Callable[[int], pa.Table], column: str) -> pa.RecordBatchRead
     return pa.RecordBatchReader.from_batches(first.schema, batches())
 
 
-def read_table(store: CatalogThread, name: str) -> pa.RecordBatchReader:
+def read_table(store: LocalStore, name: str) -> pa.RecordBatchReader:
     """A public view, or `embeddings` page by page. Raises UsageError for another name."""
     if name != "embeddings":
         return store.read(_view_query(name)).to_reader()
@@ -66,7 +68,7 @@ def embeddings_table(catalog: Catalog, after: int, limit: int) -> pa.Table:
     return embedding_rows(faces, load_embeddings(catalog, faces))
 
 
-def export_store(store: CatalogThread, to: Path) -> dict[str, int]:
+def export_store(store: LocalStore, to: Path) -> dict[str, int]:
     """Writes media, faces, persons, facts and embeddings as `<name>.parquet` into a new or empty folder.
 
     Returns the rows of each. Raises UsageError where the folder holds something, StoreDamaged, and StoreFull or
@@ -91,7 +93,7 @@ def _export_view(catalog: Catalog, folder: Folder, view: str) -> int:
     return int(rows)
 
 
-def _export_embeddings(store: CatalogThread, folder: Folder) -> int:
+def _export_embeddings(store: LocalStore, folder: Folder) -> int:
     count = 0
     with (
         folder.replacing("embeddings.parquet", "export") as out,

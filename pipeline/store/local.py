@@ -1,10 +1,12 @@
-"""LocalStore: a store that this process holds until it is closed."""
+"""LocalStore: a store that this process holds until it is closed, by its lock and the thread that owns its catalog."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import wraps
 from pathlib import Path
 from typing import Concatenate, Final, ParamSpec, TypeVar
@@ -28,21 +30,21 @@ from pipeline.store.catalog import (
     runs,
 )
 from pipeline.store.catalog.connection import Catalog, cleaning_up
-from pipeline.store.catalog_thread import CatalogThread
 from pipeline.store.checks.check import check_store, repair_store
-from pipeline.store.commits import commit, compaction, shard
+from pipeline.store.commits import commit, compaction, lost, shard
 from pipeline.store.export import export_store, in_pages, read_table
 from pipeline.store.files.crypto import MasterKey
 from pipeline.store.files.durable import Folder
-from pipeline.store.files.lock import LOCK_NAME
+from pipeline.store.files.lock import LOCK_NAME, StoreLock
 from pipeline.store.files.objects import Row, open_image, read_object
 from pipeline.store.files.run_files import RunFiles
 from pipeline.store.records import (
     USER,
     Change,
-    Checked,
+    CheckReport,
     Committed,
     Picture,
+    Problem,
     ShardCommit,
     StoreIdentity,
 )
@@ -62,20 +64,42 @@ def _on_catalog(function: Callable[Concatenate[Catalog, P], T]) -> Callable[Conc
     return method
 
 
-class LocalStore(CatalogThread, RunFiles):
-    """An open, locked store; its methods may be called from any thread; `RunFiles` says which at once.
+class LocalStore(RunFiles):
+    """An open, locked store. What the methods ask of its catalog waits in the queue of the catalog's thread, so any
+    thread may call them, and a Ctrl-C in the caller never cuts a transaction. `RunFiles` says which of its methods may
+    be called at once.
 
     Images of an encrypted store can be read and written once it is unlocked; everything else needs no key.
     """
 
     def __init__(
-        self, root: Path, make_identity: Callable[[], StoreIdentity] | None, command: str, **how: bool
+        self,
+        root: Path,
+        make_identity: Callable[[], StoreIdentity] | None,
+        command: str,
+        *,
+        repair: bool = False,
+        reading: bool = False,
     ) -> None:
-        """Use `open` or `open_or_create`."""
-        CatalogThread.__init__(self, root, make_identity, command, **how)
-        RunFiles.__init__(self, self.folder)
+        """Use `open` or `open_or_create`. Afterwards `lost` tells what a repair went on without."""
+        super().__init__(Folder(root))
+        self.path = root
         self.master_key: MasterKey | None = None
         self._image_keys: dict[int, bytes | None] = {}
+        # Who holds it: no other file of embeddings is on its way into the catalog but those of unfinished runs.
+        self.embeddings_lock = threading.Lock()
+        self._lock = StoreLock.acquire(root, command, reading=reading)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="store-writer")
+        self._closed = False
+        try:
+            opened = self._thread.submit(_open, self.folder, make_identity, repair, self._lock.read_only)
+            self._catalog, self.lost = opened.result()
+        except BaseException:
+            self._thread.shutdown()
+            self._lock.release()
+            raise
+        self.identity = self._catalog.identity
+        self.generation = self._catalog.generation
         # The next free ids. A reservation is in memory only: after a crash nothing was written with its numbers.
         next_ids = "SELECT next_media_id, next_face_id FROM core.store"
         ((self._media_id, self._face_id),) = self.submit(Catalog.rows, next_ids)
@@ -111,14 +135,58 @@ class LocalStore(CatalogThread, RunFiles):
 
     def close(self) -> None:
         """Closes the catalog and frees the lock; a second call does nothing."""
+        if self._closed:
+            return
+        self._closed = True
         self.forget_manifest()
-        super().close()
+        try:
+            self._thread.submit(_close_catalog, self._catalog).result()
+        finally:
+            self._thread.shutdown()
+            self._lock.release()
 
     def __enter__(self) -> LocalStore:
         return self
 
     def __exit__(self, *_exception: object) -> None:
         self.close()
+
+    def announce(self, url: str | None) -> None:
+        """Writes into the lock where this process takes the work of other commands; None: nowhere any more."""
+        self._lock.announce(url)
+
+    # The catalog's thread
+
+    def submit(self, work: Callable[Concatenate[Catalog, P], T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Does `work` on the thread that owns the catalog, and returns what it returns."""
+        return self.begin(lambda catalog: work(catalog, *args, **kwargs)).result()
+
+    ask = submit  # a query
+
+    def begin(self, work: Callable[[Catalog], T]) -> Future[T]:
+        """Does work without waiting for it. Raises StoreError after `close`."""
+        if self._closed:
+            raise StoreError(message=f"The store {self.path} is closed.")
+        answer = Future[T]()
+        self._thread.submit(self._work, work, answer)
+        return answer
+
+    def read(self, sql: str, params: Sequence[object] = ()) -> pa.Table:
+        """The rows that an SQL query answers. For this package and its tests."""
+        return self.submit(Catalog.read, sql, params)
+
+    def _work(self, work: Callable[[Catalog], T], answer: Future[T]) -> None:
+        """On the catalog's thread. Nobody who waits by now for work of theirs waits for the checkpoint after it too."""
+        try:
+            answer.set_result(work(self._catalog))
+        except BaseException as exc:  # noqa: BLE001  raised in the thread that waits
+            answer.set_exception(exc)
+        with suppress(RuntimeError):  # the thread takes no more work: the store was closed meanwhile
+            self._thread.submit(self._keep_log_short)
+
+    def _keep_log_short(self) -> None:
+        if not self._closed:  # closing it makes the checkpoint as well
+            self._catalog.keep_log_short()
 
     # Accounts and directories
 
@@ -162,9 +230,7 @@ class LocalStore(CatalogThread, RunFiles):
     faces_of_media = _on_catalog(media.faces_of_media)
     forgotten_faces = _on_catalog(forgotten.forgotten_faces)
     image_was_replaced = _on_catalog(replaced_images.was_replaced)
-    images_of_media = _on_catalog(media.images_of_media)
     media_of_rows = _on_catalog(media.media_of_rows)
-    media_with_removed_faces = _on_catalog(media.media_with_removed_faces)
     pending_embeddings = _on_catalog(compaction.count_pending)
     references = _on_catalog(references.references)
 
@@ -184,6 +250,7 @@ class LocalStore(CatalogThread, RunFiles):
     pinned_faces = _on_catalog(corrections.pinned_faces)
     reference_faces = _on_catalog(corrections.reference_faces)
     stored_faces = _on_catalog(corrections.stored_faces)
+    whole_images = _on_catalog(media.whole_images)
     people = _on_catalog(people.people)  # it hides its module
 
     # The whole store
@@ -197,7 +264,7 @@ class LocalStore(CatalogThread, RunFiles):
         self.unlink_needless()
         return len(ids)
 
-    def check(self, *, repair: bool = False, progress: Callable[[str], None] | None = None) -> Checked:
+    def check(self, *, repair: bool = False, progress: Callable[[str], None] | None = None) -> CheckReport:
         unfinished = self.submit(cleanup.left_to_erase)
         if unfinished and not self._catalog.read_only:
             with suppress(StoreError), self.embeddings_lock:  # what is left is reported
@@ -206,7 +273,7 @@ class LocalStore(CatalogThread, RunFiles):
         report = check_store(self, progress, unfinished)
         repaired = repair_store(self, report) if repair else []
         last = check_store(self, progress, unfinished) if repaired else report
-        return Checked(last, [*self.lost, *repaired])
+        return replace(last, repaired=[*self.lost, *repaired])
 
     def export(self, to: Path) -> dict[str, int]:
         return export_store(self, to)
@@ -288,7 +355,7 @@ class LocalStore(CatalogThread, RunFiles):
         tables = shard.conform(shard_commit, self.identity.embedding_size)
         self.submit(shard.check_new, shard_commit, tables)
         key = self.image_key(shard_commit.account_id)
-        return shard.write_files(self.folder, self.identity, self.generation, shard_commit, tables, key)
+        return shard.write_files(self, shard_commit, tables, key)
 
     def commit_prepared(self, prepared: shard.PreparedShard) -> list[Committed]:
         """Commits a prepared shard durably, or nothing of it; returns what each of its changes drew.
@@ -302,14 +369,6 @@ class LocalStore(CatalogThread, RunFiles):
         come in between; nobody has to wait for it. After a crash the next opening and loading do the rest."""
         self.unlink_needless()
         shard.grow_matrices(self, prepared)
-
-    def commit_shard(self, shard_commit: ShardCommit) -> list[Committed]:
-        """`prepare_shard`, `commit_prepared` and `settle_shard` in one."""
-        with self.embeddings_lock:
-            prepared = self.prepare_shard(shard_commit)
-            committed = self.commit_prepared(prepared)
-            self.settle_shard(prepared)
-            return committed
 
     @contextmanager
     def images_ahead(self, account_id: int, images: Sequence[Picture]) -> Iterator[dict[str, Row]]:
@@ -356,3 +415,29 @@ def _object_row(catalog: Catalog, guid: str) -> tuple[str, str]:
     if not rows:
         raise ObjectUnknown
     return str(rows[0][0]), str(rows[0][1])
+
+
+def _close_catalog(catalog: Catalog) -> None:
+    try:
+        cleanup.quarantine_images(catalog)
+    finally:
+        catalog.close()
+
+
+def _open(
+    folder: Folder, make_identity: Callable[[], StoreIdentity] | None, repair: bool, read_only: bool
+) -> tuple[Catalog, list[Problem]]:
+    """Under the lock, on the catalog's thread."""
+    if make_identity is None:
+        opening.require_store(folder)
+    elif not opening.has_store(folder.root):
+        opening.create_store(folder, make_identity())
+    loss = lost.look_for_loss(folder) if repair and not read_only else None
+    catalog = opening.open_catalog(folder, lossy=loss is not None, read_only=read_only)
+    try:
+        problems = [] if loss is None else loss.accept(catalog)
+        cleanup.sweep(catalog)
+    except BaseException:
+        catalog.close()
+        raise
+    return catalog, problems

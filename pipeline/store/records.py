@@ -20,11 +20,6 @@ from pipeline.config import MatchSettings
 from pipeline.store.schema import TABLES, arrow_schema
 from pipeline.types import FORGOTTEN, FloatArray, IntArray
 
-
-def _column(name: str, kind: pa.DataType) -> pa.Field:
-    return pa.field(name, kind, nullable=False)
-
-
 USER, API, LABEL, RUN = "user", "api", "label", "run"  # the origin of a change
 INSERT, UPDATE, MERGE = "insert", "update", "merge"  # kinds of changes; INSERT: that only inserts and counts
 # Kinds of changes that delete persons with all of theirs, or photos.
@@ -115,8 +110,8 @@ class ScanNotes:
 # why there is none.
 DECODED_SCHEMA = pa.schema(
     [
-        _column("sha256", pa.string()),  # of the photo
-        _column("ordinal", pa.int32()),
+        pa.field("sha256", pa.string(), nullable=False),  # of the photo
+        pa.field("ordinal", pa.int32(), nullable=False),
         pa.field("embedding", pa.binary()),  # little-endian float32
         pa.field("crop", pa.binary()),  # the picture to store; null: it is cut from the photo when it is needed
         pa.field("reason", pa.string()),
@@ -126,7 +121,8 @@ DECODED_SCHEMA = pa.schema(
 
 def embeddings_schema(size: int) -> pa.Schema:
     """Embeddings of faces: `face_id` and `size` float32 numbers each, L2 norm 1."""
-    return pa.schema([_column("face_id", pa.int64()), _column("embedding", pa.list_(pa.float32(), size))])
+    kinds = {"face_id": pa.int64(), "embedding": pa.list_(pa.float32(), size)}
+    return pa.schema([pa.field(name, kind, nullable=False) for name, kind in kinds.items()])
 
 
 @dataclass(frozen=True)
@@ -209,21 +205,9 @@ class PersonRecord:
     image_guid: str | None = None  # None: no face of this person is known, or the known one's photo can't be read
 
     @classmethod
-    def new(
-        cls,
-        person_id: str,
-        name: str | None,
-        external_id: str | None,
-        image_guid: str,
-        now: datetime,
-        *,
-        seq: int = 0,
-        occurrence: int = 1,
-    ) -> PersonRecord:
-        """A person that is being inserted, or just was."""
-        return cls(
-            person_id, now, now, now, seq, name, external_id=external_id, occurrence=occurrence, image_guid=image_guid
-        )
+    def new(cls, person_id: str, now: datetime, **fields: Any) -> PersonRecord:
+        """A person that is being inserted; the guid of its picture is not known yet."""
+        return cls(person_id, now, now, now, **{"image_guid": "", **fields})
 
     @property
     def further_fields(self) -> dict[str, Any]:
@@ -265,8 +249,9 @@ class PostedImage:
 class ReferenceOrigin:
     """The face that a person's reference was made from."""
 
-    qualities: tuple[float, float, float]  # as QUALITIES
+    qualities: tuple[float, ...]  # as QUALITIES
     added_at: datetime  # when its image came into the store
+    path: str | None  # of its photo; None: it was posted
 
 
 @dataclass(frozen=True)
@@ -380,18 +365,14 @@ class Rows:
     @cached_property
     def texts(self) -> dict[str, str]:
         """All but the facts, as JSON: name -> text."""
-        tables: dict[str, Mapping[Any, Any]] = {
-            "persons": self.persons,
-            "faces": self.faces,
-            "references": self.references,
-        }
-        # Row by row: one call for thousands would keep all other threads waiting for 0.2 s.
         encode = json.JSONEncoder(default=str, sort_keys=True).encode
-        rows = {
-            name: [f"{encode(str(key))}: {encode(table[key])}" for key in sorted(table)]
-            for name, table in tables.items()
-        }
-        return {name: "{" + ", ".join(each) + "}" for name, each in rows.items()}
+        texts = {}
+        for name in ("persons", "faces", "references"):
+            table: Mapping[Any, Any] = getattr(self, name)
+            # Row by row: one call for thousands would keep all other threads waiting for 0.2 s.
+            rows = [f"{encode(str(key))}: {encode(table[key])}" for key in sorted(table)]
+            texts[name] = "{" + ", ".join(rows) + "}"
+        return texts
 
     @cached_property
     def person_ids(self) -> set[str]:
@@ -799,15 +780,8 @@ class Problem:
 
 @dataclass(frozen=True)
 class CheckReport:
-    """All problems, and how much was read (files, rows; by name)."""
+    """All problems, how much was read (rows by table), and what was repaired before."""
 
     problems: Sequence[Problem]
     counts: Mapping[str, int]
-
-
-@dataclass(frozen=True)
-class Checked:
-    """What is wrong with a store, and what was repaired before."""
-
-    report: CheckReport
-    repaired: Sequence[Problem]
+    repaired: Sequence[Problem] = ()

@@ -188,19 +188,3 @@ def table_statements(*tables: str) -> list[str]:
 def view_statements() -> list[str]:
     """The statements that make the views, in place of those of an older version."""
     return [f"CREATE OR REPLACE VIEW main.{view} AS {query}" for view, query in VIEWS.items()]
-
-
-def differences(columns: Mapping[tuple[str, str], str], views: Collection[str]) -> list[str]:
-    """How a catalog with these columns ((table, name) -> type) and views differs from this version."""
-    tables = {table for table, _ in columns}
-    problems = []
-    for table, expected in TABLES.items():
-        if table not in tables:
-            problems.append(f"the table core.{table} is missing")
-            continue
-        for name, kind in expected.items():
-            found = columns.get((table, name), "missing")
-            if found != kind:
-                problems.append(f"core.{table}.{name} is {found}, not {kind}")
-    problems.extend(f"the view main.{view} is missing" for view in VIEWS if view not in views)
-    return problems

@@ -83,7 +83,9 @@ def plant(client: LocalStore, count: int, directory: str = "main", *, one: bool 
     run = _plan(client, "planted", [("", "", 0)] * count, rows, directory)
     for shard in range(-(-count // rows)):
         persons = range(shard * rows, min(count, (shard + 1) * rows))
-        client.commit_shard(_planted(client, run, shard, persons, directory, one=one))
+        prepared = client.prepare_shard(_planted(client, run, shard, persons, directory, one=one))
+        client.commit_prepared(prepared)
+        client.settle_shard(prepared)
     client.finish_run(run.run_id, {})
 
 
@@ -112,7 +114,7 @@ def _planted(
         if outcome == "matched":
             continue
         known_as = str(owner["person_id"])
-        made[known_as] = row_of(PersonRecord.new(known_as, None, None, guids[place], utc_now()))
+        made[known_as] = row_of(PersonRecord.new(known_as, utc_now(), image_guid=guids[place]))
         references[known_as], pictures[known_as] = face_id, (guids[place], b"", "")
     vectors = np.stack([vector(Shown(person), size) for person in persons])
     change = Change(

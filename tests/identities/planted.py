@@ -123,7 +123,7 @@ def service(client: LocalStore, extractor: PlantedExtractor, **serve: object) ->
 
 def person(number: int, **changed: object) -> PersonRecord:
     """The record "p<number>"."""
-    record = PersonRecord.new(f"p{number}", None, None, f"guid-{number}", NOW, seq=number + 1)
+    record = PersonRecord.new(f"p{number}", NOW, image_guid=f"guid-{number}", seq=number + 1)
     return replace(record, **changed)
 
 

@@ -27,7 +27,8 @@ def eight_persons() -> Directory:
     """Persons "0" to "7", in this order."""
     made = Directory(1, "main", COUNT)
     records = [
-        PersonRecord.new(str(k), f"name {k}", None, f"guid-{k}", NOW, seq=k + 1, occurrence=k + 1) for k in range(COUNT)
+        PersonRecord.new(str(k), NOW, name=f"name {k}", image_guid=f"guid-{k}", seq=k + 1, occurrence=k + 1)
+        for k in range(COUNT)
     ]
     vectors = np.eye(COUNT, dtype=np.float32)
     apply(made, records, {str(k): FaceVector(vectors[k], (), (0, 0, 1, 1)) for k in range(COUNT)})
@@ -87,7 +88,7 @@ def test_a_chain_of_merges_may_be_longer_than_calls_can_be_nested() -> None:
     apply(
         made,
         [
-            replace(PersonRecord.new(str(k), None, None, f"guid-{k}", NOW, seq=k + 1), parent_id=parent)
+            PersonRecord.new(str(k), NOW, image_guid=f"guid-{k}", seq=k + 1, parent_id=parent)
             for k, parent in enumerate(parent_ids)
         ],
     )
@@ -118,7 +119,7 @@ def test_unmerge_is_the_inverse_of_merge_for_roots(groups: list[set[int]]) -> No
 
 def test_times_of_one_moment_are_shown_as_one() -> None:
     late = datetime(2026, 1, 1, 0, 0, 0, 999_999)
-    record = PersonRecord.new("0", None, None, "guid", late)
+    record = PersonRecord.new("0", late, image_guid="guid")
     (view,) = all_views([record])
     assert view.last_occurrence_at_ms == epoch_ms(record.added_at) == 1_767_225_600_999
 

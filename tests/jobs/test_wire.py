@@ -15,7 +15,6 @@ import pytest
 from pipeline.jobs.wire import ARROW, decode, pack, stream, unpack
 from pipeline.store.records import (
     Candidate,
-    Checked,
     CheckReport,
     CorrectionAnswer,
     CorrectionRequest,
@@ -64,7 +63,7 @@ def test_only_the_store_has_sql() -> None:
         ),
         (CorrectionAnswer(3, "move", ["p"], [], [7], [Fact("is", 7, "p", None, 2, "user", NOW)]), CorrectionAnswer),
         (CorrectionAnswer(4, "name", ["p"], [], [], [], made_at=NOW, names={"p": "Ann"}), CorrectionAnswer),
-        (Checked(CheckReport([Problem("a", "b", "c", "d")], {"media": 1}), []), Checked),
+        (CheckReport([Problem("a", "b", "c", "d")], {"media": 1}, []), CheckReport),
         (Path("/to"), Path),
         (None, None),
         (pa.table({"path": ["a", None]}), pa.Table),

@@ -99,7 +99,7 @@ def test_a_deleted_directory_tells_whom_to_drop(people: People) -> None:
     people.service.delete_directory(people.account, "main")
     (entry,) = since(people, start)
     assert (entry.kind, set(entry.gone), entry.directory) == ("delete_directory", everybody, None)
-    assert people.client.check().report.problems == []
+    assert people.client.check().problems == []
 
 
 def test_entries_stay_when_others_are_forgotten(people: People) -> None:
@@ -207,7 +207,7 @@ def _shown(record: Any) -> tuple[object, ...]:
 
 def test_a_store_of_version_6_begins_at_its_upgrade(tmp_path: Path) -> None:
     with LocalStore.open(of_version(6, tmp_path), command="test") as store:
-        assert store.check().report.problems == []
+        assert store.check().problems == []
         with pytest.raises(ChangesUnknown) as refused:
             store.changes(0)
         start = int(str(refused.value.fields["start"]))

@@ -221,7 +221,7 @@ def test_posts_go_on_while_shards_are_handed_over(
         assert len(server.service.people(account, "main")) == 2
         with open_store(tmp_path / "store", command="test") as opened:
             assert opened.server is not None
-            assert opened.check().report.problems == []
+            assert opened.check().problems == []
     assert_whole(tmp_path / "store")
 
 
@@ -341,8 +341,8 @@ def test_a_check_does_not_report_an_image_that_is_being_stored(served: Served, s
             go_on.set()
             posting.join()
             faults.install(None)
-        assert (checked.report.problems, checked.repaired) == ([], [])
-        assert opened.check().report.problems == []
+        assert (checked.problems, checked.repaired) == ([], [])
+        assert opened.check().problems == []
         assert len(served.service.people(account, "other")) == 1
 
 

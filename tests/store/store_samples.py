@@ -43,6 +43,7 @@ from pipeline.store.records import (
     MEDIA_SCHEMA,
     RUN,
     Change,
+    Committed,
     FaceVector,
     Fact,
     PersonRecord,
@@ -136,7 +137,7 @@ def shard_commit(
         rejected = {"outcome": "rejected", "rejection_reasons": "center-pose,contrast"}
         faces.append(face | {"face_id": face_id, "ordinal": 0} | inserted)
         faces.append(face | {"face_id": face_id + 1, "ordinal": 1} | rejected)
-        persons[person] = row_of(PersonRecord.new(person, f"Person {row}", None, guid, NOW))
+        persons[person] = row_of(PersonRecord.new(person, NOW, name=f"Person {row}", image_guid=guid))
         chosen[person] = face_id
         pictures[person] = guid, data, "image/jpeg"
         vectors[face_id] = FaceVector(vector, (), (10, 20, 60, 80))
@@ -176,8 +177,7 @@ def manifest_batches(sizes: Sequence[int] = (3, 3, 2)) -> Iterator[pa.RecordBatc
 def person(name: str, **changed: object) -> PersonRecord:
     """A person to insert, whose id follows from the name."""
     person_id = str(uuid.uuid5(uuid.NAMESPACE_OID, f"posted-{name}"))
-    record = PersonRecord.new(person_id, name, f"x-{name}", "", NOW)
-    return dataclasses.replace(record, **changed)
+    return PersonRecord.new(person_id, NOW, **{"name": name, "external_id": f"x-{name}", **changed})
 
 
 def picture(seed: int) -> bytes:
@@ -380,6 +380,15 @@ def play(path: Path, *, posts: bool = False) -> None:
         export_store(client, target)
 
 
+def commit_shard(client: LocalStore, shard: ShardCommit) -> list[Committed]:
+    """As a command commits a shard that nobody else works beside."""
+    with client.embeddings_lock:
+        prepared = client.prepare_shard(shard)
+        committed = client.commit_prepared(prepared)
+        client.settle_shard(prepared)
+        return committed
+
+
 def finish(client: LocalStore, run: RunRow) -> None:
     if run.state == "scanning":
         rows = client.write_manifest(run.run_id, manifest_batches(), MANIFEST, shard_rows=SHARD_ROWS)
@@ -390,7 +399,7 @@ def finish(client: LocalStore, run: RunRow) -> None:
         if shard not in client.extracted_shards(run.run_id):
             table = client.read_manifest(run, shard)
             client.write_run_shard(run.run_id, shard, table, {"shard": shard})
-        client.commit_shard(shard_commit(client, run, shard))
+        commit_shard(client, shard_commit(client, run, shard))
     client.note_scan(SOURCE, run.account_id, ScanNotes([(1, 999, 10**18 + 2, 10**18 + 3, 7)]))
     client.note_labels([(1, None, None)])
     client.write_report(run.run_id, "run.json", b"{}")

@@ -28,6 +28,7 @@ from tests.store.store_samples import (
     SIZE,
     Asked,
     commit,
+    commit_shard,
     execute,
     flip,
     insertion,
@@ -80,12 +81,12 @@ def test_a_flipped_bit_in_the_count_of_commits_is_found_and_repaired(store: Path
     flip(store / "COMMITS", position)
     assert kinds(check(store)) == {"commits"}
     with LocalStore.open(store, command="test") as client:
-        assert client.check(repair=True).report.problems == []
+        assert client.check(repair=True).problems == []
         last = client.read("SELECT number FROM core.commits")["number"].to_pylist()
         assert [commit_count.recorded(client.folder)] == last
         commit(client, insertion(1, "main", 100, "A"))
         commit(client, insertion(1, "main", 101, "B"))
-        assert client.check().report.problems == []
+        assert client.check().problems == []
 
 
 @pytest.mark.parametrize("damage", ["truncated", "deleted", "emptied"])
@@ -287,7 +288,7 @@ def test_an_embedding_shard_with_other_metadata_or_contents_is_found(
     client: LocalStore, run: RunRow, ids: list[int], scale: float, metadata: dict[str, str], detail: str
 ) -> None:
     """The hash is right and the contents are wrong, as a faulty writer would leave them."""
-    client.commit_shard(shard_commit(client, run, 0))
+    commit_shard(client, shard_commit(client, run, 0))
     file = first(client.path, "embeddings/*/*")
     written = json.loads(pq.read_schema(file).metadata[b"facepipe"])
     data = parquet_bytes(embedding_rows(ids, unit_vectors(4, 0) * np.float32(scale)), {**written, **metadata})
@@ -298,7 +299,7 @@ def test_an_embedding_shard_with_other_metadata_or_contents_is_found(
 
 
 def test_an_object_that_is_not_an_image_is_found(client: LocalStore, run: RunRow) -> None:
-    client.commit_shard(shard_commit(client, run, 0))
+    commit_shard(client, shard_commit(client, run, 0))
     execute(client, "UPDATE core.objects SET media_type = 'image/png'")
     assert {p.detail for p in check_store(client).problems} == {"is not image/png"}
 

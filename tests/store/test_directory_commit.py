@@ -23,6 +23,7 @@ from tests.store.store_samples import (
     Asked,
     at_fault_points,
     commit,
+    commit_shard,
     counters,
     execute,
     failing_at,
@@ -200,7 +201,7 @@ def test_faces_of_a_run_lose_their_deleted_person(filled: LocalStore) -> None:
 def test_an_image_with_a_removed_face_is_not_reused(client: LocalStore, run: RunRow) -> None:
     shard = shard_commit(client, run, 0)
     kept = [row for row, ordinal in enumerate(shard.faces["ordinal"].to_pylist()) if ordinal == 0]
-    client.commit_shard(replace(shard, faces=shard.faces.take(kept)))
+    commit_shard(client, replace(shard, faces=shard.faces.take(kept)))
     wanted = [sha("/photos/0-0.jpg"), sha("/photos/0-1.jpg")]
     assert client.media_of_hashes(run.account_id, wanted) == {wanted[0]: 1, wanted[1]: 2}
     gone = client.references(run.account_id, "main").persons[0].person_id
@@ -367,7 +368,7 @@ def test_posts_between_the_shards_of_a_run(client: LocalStore, run: RunRow) -> N
     client.commit_prepared(prepared)
     client.settle_shard(prepared)
     commit(client, insertion(run.account_id, "main", 2, "B"))
-    client.commit_shard(shard_commit(client, run, 1))
+    commit_shard(client, shard_commit(client, run, 1))
     names = [record.name for record in client.references(run.account_id, "main").persons]
     assert names == ["A", *(f"Person {n}" for n in range(4)), "B", *(f"Person {n}" for n in range(4))]
 

@@ -43,7 +43,7 @@ for shard in range(100):
     pictures = {p: (guid, data * SCALE, kind) for p, (guid, data, kind) in change.pictures.items()}
     commit = replace(commit, changes=[replace(change, pictures=pictures)])
     try:
-        client.commit_shard(commit)
+        commit_shard(client, commit)
     except StoreFull as exc:
         assert exc.exit_code == 44, exc
         break
@@ -56,7 +56,7 @@ filler.unlink()
 with LocalStore.open(store, command="go on") as client:
     assert client.committed_shards(run.run_id) == set(range(shard))
     assert check_store(client).problems == []
-    client.commit_shard(commit)
+    commit_shard(client, commit)
     assert check_store(client).problems == []
     assert len(client.references(account, "main")) == 4 * (shard + 1)
 print("full after", shard)
@@ -110,7 +110,7 @@ for attempt in (lambda: LocalStore.open(store, command="x"),
         raise AssertionError("it could be written")
 for _ in range(2):
     with opening.open_store(store, command="x", reading=True) as client:
-        assert client.check().report.problems == []
+        assert client.check().problems == []
         assert client.export(Path(sys.argv[2]) / "exported")["persons"] == 9
         shutil.rmtree(Path(sys.argv[2]) / "exported")
         try:
@@ -126,7 +126,7 @@ import contextlib, io
 from pipeline.jobs import store as opening
 told = io.StringIO()
 with contextlib.redirect_stderr(told), opening.open_store(store, command="x", reading=True) as client:
-    problems = client.check().report.problems
+    problems = client.check().problems
 assert [problem.where for problem in problems] == ["references/g0001/1", "embeddings/g0001/" + sys.argv[2]], problems
 assert all("unfinished erasure" in problem.detail for problem in problems)
 assert told.getvalue().startswith("An erasure in the store"), told.getvalue()
@@ -153,7 +153,7 @@ for left in range(0, 1_400_000, 70_000):
         told.add("missing")
 filler.unlink()
 with LocalStore.open_or_create(store, identity, command="x") as client:
-    assert client.check().report.problems == []
+    assert client.check().problems == []
 assert "missing" in told, told
 print("full at", left)
 """
@@ -246,7 +246,7 @@ def test_a_catalog_whose_log_could_not_be_synced_is_opened_again(filled: LocalSt
     assert filled.references(1, "main").persons == before
     commit(filled, insertion(1, "main", 100, "A"))
     assert len(filled.references(1, "main")) == len(before) + 1
-    assert filled.check().report.problems == []
+    assert filled.check().problems == []
 
 
 @pytest.mark.parametrize(

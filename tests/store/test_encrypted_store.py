@@ -24,7 +24,7 @@ from pipeline.store.files.crypto import MasterKey, decrypt_image
 from pipeline.store.files.objects import object_file, read_object
 from pipeline.store.local import LocalStore
 from pipeline.store.records import RunRow, StoreIdentity
-from tests.store.store_samples import JPEG, commit, execute, identity, insertion, picture, shard_commit
+from tests.store.store_samples import JPEG, commit, commit_shard, execute, identity, insertion, picture, shard_commit
 
 MASTER = MasterKey(bytes(range(150, 182)), "a test")
 PICTURE = picture(1)
@@ -54,7 +54,7 @@ def objects_of(client: LocalStore) -> list[dict[str, object]]:
 def test_shards_and_posts_are_encrypted_under_their_accounts_keys(client: LocalStore, run: RunRow) -> None:
     ann, bob = run.account_id, client.create_account("bob", None)
     shard = shard_commit(client, run, 0)
-    client.commit_shard(shard)
+    commit_shard(client, shard)
     (posted,) = commit(client, insertion(bob, "main", 1, "A"))
     expected = {guid: (ann, data) for guid, data, _ in shard.pictures} | {posted.image_guid: (bob, PICTURE)}
     rows = objects_of(client)
@@ -84,7 +84,7 @@ def test_no_file_of_the_store_holds_an_image_or_a_key(client: LocalStore, run: R
     ann = run.account_id
     crops = pa.table({"row": [0], "crop": pa.array([PICTURE], pa.binary())})
     client.write_run_shard(run.run_id, 5, crops, {"shard": 5})
-    client.commit_shard(shard_commit(client, run, 0))
+    commit_shard(client, shard_commit(client, run, 0))
     commit(client, insertion(ann, "main", 1, "A"))
     key = client.image_key(ann)
     assert key is not None
@@ -113,7 +113,7 @@ def test_a_damaged_run_shard_is_an_error(client: LocalStore, run: RunRow) -> Non
 
 def test_without_the_key_only_images_are_locked(tmp_path: Path, client: LocalStore, run: RunRow) -> None:
     ann = run.account_id
-    client.commit_shard(shard_commit(client, run, 0))
+    commit_shard(client, shard_commit(client, run, 0))
     guid = str(objects_of(client)[0]["image_guid"])
     client.close()
     with LocalStore.open(tmp_path / "store", command="test") as locked:
@@ -215,7 +215,7 @@ def test_a_shard_that_is_committed_again_after_a_crash_is_readable(client: Local
     client.prepare_shard(shard)  # never committed
     guid, data, _ = shard.pictures[0]
     before = read_object(client.folder, guid)
-    client.commit_shard(shard)
+    commit_shard(client, shard)
     assert read_object(client.folder, guid) != before
     assert client.read_image(ann, guid)[0] == data
     assert check_store(client).problems == []
@@ -245,6 +245,6 @@ def test_many_images_are_written_by_several_threads_and_few_by_none(
     commit(client, insertion(run.account_id, "main", 1, "A"))
     assert writers == {threading.main_thread().name}
     writers.clear()
-    client.commit_shard(shard_commit(client, run, 0))
+    commit_shard(client, shard_commit(client, run, 0))
     assert writers
     assert all(name.startswith("store-files") for name in writers)

@@ -176,7 +176,7 @@ def test_repair_goes_on_without_what_is_lost_and_deletes_nothing_of_it(
         checked = client.check(repair=True)
         assert "changes are gone" in checked.repaired[0].detail
         assert ("and the log" in checked.repaired[0].detail) == (log is not None)
-        assert checked.report.problems == []
+        assert checked.problems == []
         known = len(client.references(1, "posted").persons)
         # What is inserted now draws the same numbers again.
         commit(client, insertion(1, "main", 500, "new"))
@@ -187,7 +187,7 @@ def test_repair_goes_on_without_what_is_lost_and_deletes_nothing_of_it(
         assert data in (after.get(name), after.get(f"quarantine/{name}")), name
     assert kept_logs(killed) == ([] if log is None else [log])
     with LocalStore.open(killed, command="test") as client:
-        assert client.check().report.problems == []
+        assert client.check().problems == []
 
 
 @pytest.mark.parametrize("damaged", range(1, COMMITS))
@@ -200,7 +200,7 @@ def test_repair_keeps_what_comes_before_a_flipped_bit(killed: Path, damaged: int
     log = (killed / LOG).read_bytes()
     with LocalStore.open(killed, command="test", repair=True) as client:
         checked = client.check(repair=True)
-        assert checked.report.problems == []
+        assert checked.problems == []
     told = [problem.detail for problem in checked.repaired]
     assert f"{COMMITS - damaged} of its last changes are gone" in told[0]
     assert f"changes intact in the log: {damaged} " in told[0]
@@ -240,7 +240,7 @@ def test_a_repair_that_is_cut_off_is_repeated(killed: Path, log: str, point: str
         LocalStore.open(killed, command="test", repair=True)
     assert "facepipe check --repair" in str(assert_refused(killed))
     with LocalStore.open(killed, command="test", repair=True) as client:
-        assert client.check(repair=True).report.problems == []
+        assert client.check(repair=True).problems == []
     assert len(persons(killed)) == (POSTS - 2 if data else 0)
     assert kept_logs(killed) == ([] if data is None else [data])
 
@@ -264,7 +264,7 @@ def test_repair_of_a_store_with_a_folder_as_its_log(killed: Path) -> None:
     (killed / LOG).mkdir()
     assert_refused(killed)
     with LocalStore.open(killed, command="test", repair=True) as client:
-        assert client.check(repair=True).report.problems == []
+        assert client.check(repair=True).problems == []
 
 
 def test_repair_of_a_whole_store_changes_nothing(killed: Path) -> None:
@@ -306,7 +306,7 @@ def test_a_picture_whose_post_was_never_answered_is_kept_for_some_days(
     assert aside.read_bytes() == b"picture"
     assert not (store / object_file(guid)).exists()
     with LocalStore.open(store, command="test") as client:
-        assert client.check().report.problems == []
+        assert client.check().problems == []
     assert aside.exists()
     monkeypatch.setattr(cleanup, "_QUARANTINE_S", -1.0)
     LocalStore.open(store, command="test").close()

@@ -26,6 +26,7 @@ from tests.store.store_samples import (
     Asked,
     at_fault_points,
     commit,
+    commit_shard,
     flip,
     insertion,
     replacement,
@@ -65,7 +66,7 @@ def test_one_that_finds_no_room_leaves_none_of_it(tmp_path: Path, monkeypatch: p
 
 def test_commits_append_to_it(client: LocalStore, run: RunRow) -> None:
     for shard in range(2):
-        client.commit_shard(shard_commit(client, run, shard))
+        commit_shard(client, shard_commit(client, run, shard))
         inode = seq_file(client).stat().st_ino
         assert seq_file(client).stat().st_size == (shard + 1) * SHARD_ROWS * 8
     found = client.references(run.account_id, "main")
@@ -73,7 +74,7 @@ def test_commits_append_to_it(client: LocalStore, run: RunRow) -> None:
     assert not found.vectors.flags.writeable
     assert seq_file(client).stat().st_ino == inode  # the file was used unchanged
     earlier = np.array(found.vectors)
-    client.commit_shard(shard_commit(client, run, 2))
+    commit_shard(client, shard_commit(client, run, 2))
     np.testing.assert_array_equal(found.vectors, earlier)  # a commit keeps a reader's rows
 
 
@@ -140,17 +141,17 @@ def test_a_changed_matrix_is_never_used(
         expected = np.array(client.references(1, "main").vectors)
     change(store)
     with LocalStore.open(store, command="test") as client:
-        assert [problem.kind for problem in client.check().report.problems] == ["matrix"]
+        assert [problem.kind for problem in client.check().problems] == ["matrix"]
         np.testing.assert_array_equal(client.references(1, "main").vectors, expected)
         assert "was damaged" in caplog.text
-        assert client.check().report.problems == []
+        assert client.check().problems == []
 
 
 def test_a_matrix_without_checksums_is_built_again(store: Path) -> None:
     """That of an earlier version."""
     with LocalStore.open(store, command="test") as client:
         crc_file(client).unlink()
-        assert client.check().report.problems == []
+        assert client.check().problems == []
         before = vector_file(client).read_bytes()
         assert len(client.references(1, "main")) == SHARDS * SHARD_ROWS
         assert vector_file(client).read_bytes() == before
@@ -171,9 +172,9 @@ def test_posts_don_t_append_and_the_next_reader_does(filled: LocalStore) -> None
 
 
 def test_a_commit_of_a_shard_adds_the_posts_before_it(client: LocalStore, run: RunRow) -> None:
-    client.commit_shard(shard_commit(client, run, 0))
+    commit_shard(client, shard_commit(client, run, 0))
     commit(client, insertion(run.account_id, "main", 50, "A"))
-    client.commit_shard(shard_commit(client, run, 1))
+    commit_shard(client, shard_commit(client, run, 1))
     inode = seq_file(client).stat().st_ino
     assert np.fromfile(seq_file(client), "<i8").tolist() == list(range(1, 10))
     found = client.references(run.account_id, "main")
@@ -208,20 +209,20 @@ def test_a_person_deleted_while_it_grows_leaves_no_vector(client: LocalStore, ru
         seq_file(client).unlink()  # made by `references`; now the shard's own rows are appended
 
     between(delete)
-    client.commit_shard(shard_commit(client, run, 0))
+    commit_shard(client, shard_commit(client, run, 0))
     assert np.fromfile(seq_file(client), "<i8").tolist() == [1, *range(3, SHARD_ROWS + 1)]
 
 
 def test_a_directory_deleted_while_it_grows_leaves_no_file(client: LocalStore, run: RunRow, between: Between) -> None:
     between(lambda: client.delete_directory(run.account_id, "main"))
-    client.commit_shard(shard_commit(client, run, 0))
+    commit_shard(client, shard_commit(client, run, 0))
     assert not list((client.path / "references").rglob("*.*"))
     assert check_store(client).problems == []
 
 
 def test_rows_a_reader_adds_while_it_grows_are_added_once(client: LocalStore, run: RunRow, between: Between) -> None:
     between(lambda: client.references(run.account_id, "main"))
-    client.commit_shard(shard_commit(client, run, 0))
+    commit_shard(client, shard_commit(client, run, 0))
     assert np.fromfile(seq_file(client), "<i8").tolist() == list(range(1, SHARD_ROWS + 1))
 
 

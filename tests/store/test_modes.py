@@ -56,10 +56,10 @@ def test_check_tells_of_a_folder_that_others_may_open(store: Path) -> None:
     store.chmod(0o755)
     (store / "CURRENT").chmod(0o644)
     with LocalStore.open(store, command="test") as client:
-        (problem,) = client.check().report.problems
+        (problem,) = client.check().problems
         assert problem.kind == "mode"
         assert "and 1 of its files" in problem.detail
-        assert client.check(repair=True).report.problems == []
+        assert client.check(repair=True).problems == []
     assert store.stat().st_mode & 0o777 == 0o700
 
 
@@ -69,7 +69,7 @@ def test_the_store_of_an_earlier_version_is_closed_and_so_is_its_lock(tmp_path: 
     for path in (store, store / "LOCK"):
         path.chmod(0o755)
     with LocalStore.open(store, command="test") as client:
-        assert client.check().report.problems == []
+        assert client.check().problems == []
         assert [path.stat().st_mode & 0o777 for path in (store, store / "LOCK")] == [0o700, 0o600]
         with (store / "LOCK").open() as held, pytest.raises(BlockingIOError):
             fcntl.flock(held, fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -34,6 +34,7 @@ from tests.store.store_samples import (
     SOURCE,
     Asked,
     commit,
+    commit_shard,
     identity,
     insertion,
     of_version,
@@ -341,7 +342,7 @@ def test_a_store_of_version_1_goes_on(tmp_path: Path) -> None:
         ann = client.account_id("ann")
         run = client.begin_run("/more", "folder", ann, "main", {})
         client.plan_run(run.run_id, 2, 1)
-        client.commit_shard(shard_commit(client, run, 0, rows=2))
+        commit_shard(client, shard_commit(client, run, 0, rows=2))
         client.finish_run(run.run_id, {})
         people = client.references(ann, "main").persons
         assert [(record.seq, record.name) for record in people] == [

@@ -31,6 +31,7 @@ from tests.store.store_samples import (
     SHARD_ROWS,
     SOURCE,
     commit,
+    commit_shard,
     execute,
     failing_at,
     flip,
@@ -57,7 +58,7 @@ def test_a_run_goes_from_scanning_to_finished(client: LocalStore) -> None:
     with pytest.raises(StoreError, match="0 of 1 shards are committed"):
         client.finish_run(run.run_id, {})
     assert client.unfinished_run(None, None) == client.run_row(run.run_id)
-    client.commit_shard(shard_commit(client, run, 0))
+    commit_shard(client, shard_commit(client, run, 0))
     client.write_manifest(run.run_id, manifest_batches(), MANIFEST, shard_rows=SHARD_ROWS)
     client.finish_run(run.run_id, {"images": 4})
     assert not client.folder.path(f"runs/{run.run_id}/manifest.parquet").exists()  # it names persons
@@ -68,7 +69,7 @@ def test_a_run_goes_from_scanning_to_finished(client: LocalStore) -> None:
     assert last.finished_at is not None
     assert last.finished_at >= last.started_at
     with pytest.raises(StoreError, match="is finished"):
-        client.commit_shard(shard_commit(client, run, 0))
+        commit_shard(client, shard_commit(client, run, 0))
 
 
 def test_runs_are_told_apart_by_source_and_account(client: LocalStore) -> None:
@@ -184,7 +185,7 @@ def test_a_report_that_could_not_be_written_again_is_the_former_one(client: Loca
 
 
 def test_known_files_are_of_one_source_and_account(client: LocalStore, run: RunRow) -> None:
-    client.commit_shard(shard_commit(client, run, 0))
+    commit_shard(client, shard_commit(client, run, 0))
     known = client.known_files(SOURCE, run.account_id).read_all()
     assert known.schema.equals(KNOWN_FILES_SCHEMA)
     path = f"{SOURCE}/0-0.jpg"
@@ -203,14 +204,14 @@ def test_rows_that_changed_or_repeat_are_not_known_and_unreadable_ones_are(clien
     rows[0] |= {"sha256": None, "status": "changed"}
     rows[1] |= {"status": "duplicate_row"}
     rows[2] |= {"sha256": None, "status": "missing"}
-    client.commit_shard(dataclasses.replace(commit, media=pa.Table.from_pylist(rows, MEDIA_SCHEMA)))
+    commit_shard(client, dataclasses.replace(commit, media=pa.Table.from_pylist(rows, MEDIA_SCHEMA)))
     known = client.known_files(SOURCE, run.account_id).read_all()
     assert known["path"].to_pylist() == [rows[2]["path"], rows[3]["path"]]
     assert known["sha256"].to_pylist() == [None, rows[3]["sha256"]]
 
 
 def test_what_was_read_again_is_noted(client: LocalStore, run: RunRow) -> None:
-    client.commit_shard(shard_commit(client, run, 0))
+    commit_shard(client, shard_commit(client, run, 0))
     before = client.known_files(SOURCE, run.account_id).read_all().to_pylist()
     client.note_scan(SOURCE, run.account_id, ScanNotes([(3, 33, 34, 35, 36), (2, 22, 23, 24, 25)]))
     after = client.known_files(SOURCE, run.account_id).read_all().to_pylist()
@@ -222,8 +223,8 @@ def test_what_was_read_again_is_noted(client: LocalStore, run: RunRow) -> None:
 
 def test_a_move_changes_the_path_and_nothing_else(client: LocalStore, run: RunRow) -> None:
     """Also of rows that repeat the file, and only in this source, account and directory."""
-    client.commit_shard(shard_commit(client, run, 0))
-    client.commit_shard(shard_commit(client, run, 1))
+    commit_shard(client, shard_commit(client, run, 0))
+    commit_shard(client, shard_commit(client, run, 1))
     execute(client, f"UPDATE core.media SET path = '{SOURCE}/0-0.jpg', status = 'duplicate_row' WHERE media_id = 5")
     execute(client, f"UPDATE core.media SET path = '{SOURCE}/0-0.jpg', directory = 'other' WHERE media_id = 6")
     execute(client, f"UPDATE core.files SET path = '{SOURCE}/0-0.jpg', directory = 'other' WHERE media_id = 6")
@@ -244,7 +245,7 @@ def test_a_move_changes_the_path_and_nothing_else(client: LocalStore, run: RunRo
 
 
 def test_a_photo_is_gone_until_it_is_back(client: LocalStore, run: RunRow) -> None:
-    client.commit_shard(shard_commit(client, run, 0))
+    commit_shard(client, shard_commit(client, run, 0))
     both = "core.media m JOIN core.files f USING (media_id)"
     sql = f"SELECT media_id, m.gone_at, f.gone_at AS known_at FROM {both} ORDER BY media_id"
     client.note_scan(SOURCE, run.account_id, ScanNotes(gone=[2, 3]))
@@ -261,7 +262,7 @@ def test_the_labels_of_a_row_are_kept_as_a_digest(client: LocalStore, run: RunRo
     rows = commit.media.to_pylist()
     for row, (name, external_id) in zip(rows, [("Ä", None), ("Ä", None), (None, "Ä"), (None, None)], strict=True):
         row |= {"name": name, "external_id": external_id}
-    client.commit_shard(dataclasses.replace(commit, media=pa.Table.from_pylist(rows, MEDIA_SCHEMA)))
+    commit_shard(client, dataclasses.replace(commit, media=pa.Table.from_pylist(rows, MEDIA_SCHEMA)))
     labels = client.read("SELECT label FROM core.files ORDER BY media_id")["label"].to_pylist()
     assert labels[0] == labels[1] != labels[2]
     assert [len(label or "") for label in labels] == [64, 64, 64, 0]
@@ -281,7 +282,7 @@ def test_a_scan_that_was_cut_off_starts_again(client: LocalStore) -> None:
 
 
 def test_media_of_hashes_have_all_their_embeddings(client: LocalStore, run: RunRow) -> None:
-    client.commit_shard(shard_commit(client, run, 0))
+    commit_shard(client, shard_commit(client, run, 0))
     hashes = [sha(f"{SOURCE}/0-{row}.jpg") for row in range(SHARD_ROWS)]
     assert client.media_of_hashes(run.account_id, hashes) == {}  # each has a rejected face, which has no embedding
     execute(client, "DELETE FROM core.faces WHERE outcome = 'rejected' AND media_id <= 2")
@@ -296,7 +297,7 @@ def test_media_of_hashes_have_all_their_embeddings(client: LocalStore, run: RunR
 
 def test_faces_of_media(client: LocalStore, run: RunRow) -> None:
     shard = shard_commit(client, run, 0)
-    client.commit_shard(shard)
+    commit_shard(client, shard)
     with pytest.raises(StoreDamaged, match="has no stored embedding"):
         client.faces_of_media([1])  # its second face was rejected
     execute(client, "DELETE FROM core.faces WHERE outcome = 'rejected'")
@@ -313,7 +314,7 @@ def test_faces_of_media(client: LocalStore, run: RunRow) -> None:
 
 
 def test_pending_embeddings_are_read_like_those_in_shards(client: LocalStore, run: RunRow) -> None:
-    client.commit_shard(shard_commit(client, run, 0))
+    commit_shard(client, shard_commit(client, run, 0))
     before = np.array(client.references(run.account_id, "main").vectors)
     vector = before[2].tobytes()
     execute(client, "DELETE FROM core.embeddings WHERE face_id = 5")
@@ -375,11 +376,11 @@ def test_a_changed_shard_of_a_run_is_refused(client: LocalStore, run: RunRow, ex
 def test_check_finds_a_changed_shard_and_repair_has_it_extracted_again(
     client: LocalStore, run: RunRow, extracted: Path, change: str
 ) -> None:
-    assert client.check().report.problems == []
+    assert client.check().problems == []
     CHANGES[change](extracted)
-    (problem,) = client.check().report.problems
+    (problem,) = client.check().problems
     assert (problem.kind, problem.where) == ("run_shard", f"runs/{run.run_id}/shards/00001.parquet")
-    assert client.check(repair=True).report.problems == []
+    assert client.check(repair=True).problems == []
     assert client.extracted_shards(run.run_id) == {0}
     client.write_run_shard(run.run_id, 1, pa.table({"row": [1]}), {})
     assert client.read_run_shard(run.run_id, 1)["row"].to_pylist() == [1]
@@ -410,12 +411,12 @@ def test_check_finds_a_changed_report_and_repair_deletes_it(client: LocalStore, 
     assert client.ask(pages.note_page, file, [], [])
     client.write_report(extracted.name, "report.html", b"<html>")
     flip(extracted / name, 1)
-    assert [problem.kind for problem in client.check().report.problems] == ["run_file"]
+    assert [problem.kind for problem in client.check().problems] == ["run_file"]
     checked = client.check(repair=True)
     assert [problem.detail.partition("; ")[2] for problem in checked.repaired] == [
         "deleted, because nothing depends on it"
     ]
-    assert checked.report.problems == []
+    assert checked.problems == []
     assert not list(client.path.rglob(name))
 
 
@@ -455,11 +456,11 @@ def test_a_list_of_hashes_that_was_cut_off_goes_on(client: LocalStore, extracted
 def test_a_list_of_hashes_without_checksums_is_of_an_earlier_version(client: LocalStore, extracted: Path) -> None:
     sums = extracted / "SHA256SUMS"
     sums.write_text("".join(line + "\n" for line in sums.read_text().splitlines() if not line.startswith("#")))
-    assert client.check().report.problems == []
+    assert client.check().problems == []
     client.write_report(extracted.name, "run.json", b"{}")
-    assert client.check().report.problems == []
+    assert client.check().problems == []
     flip(sums, 5)
-    assert [problem.kind for problem in client.check().report.problems] == ["run", "run_sums"]
+    assert [problem.kind for problem in client.check().problems] == ["run", "run_sums"]
 
 
 def test_repair_of_a_list_of_hashes_keeps_the_files(client: LocalStore, run: RunRow, extracted: Path) -> None:
@@ -468,11 +469,11 @@ def test_repair_of_a_list_of_hashes_keeps_the_files(client: LocalStore, run: Run
     data = (extracted / "SHA256SUMS").read_bytes()
     flip(extracted / "SHA256SUMS", data.index(expected["run.json"].encode()) + 7)
     flip(extracted / "SHA256SUMS", data.index(expected["shards/00001.parquet"].encode()) + 9)
-    found = {(problem.kind, problem.where.rpartition("/")[2]) for problem in client.check().report.problems}
+    found = {(problem.kind, problem.where.rpartition("/")[2]) for problem in client.check().problems}
     assert found == {("run_sums", "SHA256SUMS"), ("run_shard", "00001.parquet"), ("run_file", "run.json")}
     with client.lock_runs("run"):  # a run writes to it
-        assert {problem.kind for problem in client.check(repair=True).report.problems} == {kind for kind, _ in found}
-    assert client.check(repair=True).report.problems == []
+        assert {problem.kind for problem in client.check(repair=True).problems} == {kind for kind, _ in found}
+    assert client.check(repair=True).problems == []
     assert sums_of(extracted) == expected
     assert client.extracted_shards(run.run_id) == {0, 1}
     assert client.read_manifest(run, 0).num_rows > 0
@@ -484,7 +485,7 @@ def test_a_shard_that_was_listed_and_never_written_is_no_damage(
     with failing_at("shard.rename", LookupError()), pytest.raises(LookupError):
         client.write_run_shard(run.run_id, 2, pa.table({"row": [2]}), {})
     assert client.extracted_shards(run.run_id) == {0, 1}
-    assert client.check().report.problems == []
+    assert client.check().problems == []
 
 
 def test_each_face_was_compared_with_the_identities_of_its_time(client: LocalStore) -> None:
@@ -495,11 +496,11 @@ def test_each_face_was_compared_with_the_identities_of_its_time(client: LocalSto
     for run in begun:
         client.plan_run(run.run_id, 2 * SHARD_ROWS, 2)
     first, second, other = begun
-    client.commit_shard(shard_commit(client, first, 0))
-    client.commit_shard(shard_commit(client, other, 0, directory="other"))
+    commit_shard(client, shard_commit(client, first, 0))
+    commit_shard(client, shard_commit(client, other, 0, directory="other"))
     commit(client, insertion(account, "main", 100, "A"))
-    client.commit_shard(shard_commit(client, first, 1))
-    client.commit_shard(shard_commit(client, second, 0))
+    commit_shard(client, shard_commit(client, first, 1))
+    commit_shard(client, shard_commit(client, second, 0))
     rows = client.ask(runs.compared_identities, account, [first.run_id, second.run_id]).to_pylist()
     assert {row["directory"] for row in rows} == {"main"}
     # Of two faces of a photo the first becomes a person: each photo adds one identity between them.

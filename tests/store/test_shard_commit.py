@@ -25,6 +25,7 @@ from tests.store.store_samples import (
     MANIFEST,
     SHARD_ROWS,
     SIZE,
+    commit_shard,
     counters,
     execute,
     failing_at,
@@ -38,8 +39,8 @@ from tests.store.store_samples import (
 
 def test_what_was_committed_is_read_back(client: LocalStore, run: RunRow) -> None:
     first = shard_commit(client, run, 0)
-    client.commit_shard(first)
-    client.commit_shard(shard_commit(client, run, 1))
+    commit_shard(client, first)
+    commit_shard(client, shard_commit(client, run, 1))
     assert client.committed_shards(run.run_id) == {0, 1}
     assert counters(client) == (1 + 2 * SHARD_ROWS, 1 + 4 * SHARD_ROWS, 1 + 2 * SHARD_ROWS)
     found = client.references(run.account_id, "main")
@@ -63,11 +64,11 @@ def test_what_was_committed_is_read_back(client: LocalStore, run: RunRow) -> Non
 
 def test_a_second_commit_of_a_shard_changes_nothing(client: LocalStore, run: RunRow) -> None:
     shard = shard_commit(client, run, 0)
-    client.commit_shard(shard)
+    commit_shard(client, shard)
     before, files = rows_of(client), sorted(client.path.rglob("*"))
     again = replace(shard, embeddings=embedding_rows([2], unit_vectors(1, seed=9)))
     with pytest.raises(StoreError, match="is committed already"):
-        client.commit_shard(again)
+        commit_shard(client, again)
     assert rows_of(client) == before
     assert sorted(client.path.rglob("*")) == files
     assert check_store(client).problems == []
@@ -106,13 +107,13 @@ WRONG: dict[str, tuple[Callable[[ShardCommit], ShardCommit], str]] = {
 def test_an_invalid_commit_stores_nothing(
     client: LocalStore, run: RunRow, change: Callable[[ShardCommit], ShardCommit], message: str
 ) -> None:
-    client.commit_shard(shard_commit(client, run, 1))
+    commit_shard(client, shard_commit(client, run, 1))
     good = shard_commit(client, run, 0)
     before = rows_of(client)
     with pytest.raises(StoreError, match=message):
-        client.commit_shard(change(good))
+        commit_shard(client, change(good))
     assert rows_of(client) == before
-    client.commit_shard(good)
+    commit_shard(client, good)
     assert check_store(client).problems == []
 
 
@@ -123,31 +124,31 @@ def test_a_failure_before_the_commit_rolls_back_and_the_repeat_leaves_no_orphan(
     shard = shard_commit(client, run, 0)
     before = rows_of(client)
     with failing_at(step, RuntimeError(step)), pytest.raises(RuntimeError, match=step):
-        client.commit_shard(shard)
+        commit_shard(client, shard)
     assert rows_of(client) == before
-    client.commit_shard(shard)
+    commit_shard(client, shard)
     execute(client, "UPDATE core.runs SET state = 'finished', shards = 1")
     assert check_store(client).problems == []
 
 
 def test_at_most_ten_directories_hold_an_identity(client: LocalStore, run: RunRow) -> None:
     for shard in range(MAX_DIRECTORIES - 1):
-        client.commit_shard(shard_commit(client, run, shard, rows=1, directory=f"d{shard}"))
-    client.commit_shard(shard_commit(client, run, 9, rows=1, directory="last"))
+        commit_shard(client, shard_commit(client, run, shard, rows=1, directory=f"d{shard}"))
+    commit_shard(client, shard_commit(client, run, 9, rows=1, directory="last"))
     assert len(client.directories()) == MAX_DIRECTORIES
     other = client.begin_run("/more", "folder", run.account_id, "main", {})
     client.plan_run(other.run_id, 2, 2)
     before = rows_of(client)
     with pytest.raises(TooManyDirectories, match='account "ann" 11 directories; an account holds at most 10'):
-        client.commit_shard(shard_commit(client, other, 0, rows=1, directory="eleventh"))
+        commit_shard(client, shard_commit(client, other, 0, rows=1, directory="eleventh"))
     assert rows_of(client) == before
-    client.commit_shard(shard_commit(client, other, 0, rows=1, directory="d3"))
+    commit_shard(client, shard_commit(client, other, 0, rows=1, directory="d3"))
 
 
 def test_media_without_identity_make_no_directory(client: LocalStore, run: RunRow) -> None:
     shard = shard_commit(client, run, 0)
     empty = replace(shard, faces=shard.faces[:0], embeddings=shard.embeddings[:0], changes=[])
-    client.commit_shard(empty)
+    commit_shard(client, empty)
     assert client.directories() == []
     assert len(client.references(run.account_id, "main")) == 0
     assert client.references(run.account_id, "main").vectors.shape == (0, SIZE)
@@ -156,7 +157,7 @@ def test_media_without_identity_make_no_directory(client: LocalStore, run: RunRo
 
 
 def test_the_embedding_shard_has_its_metadata(client: LocalStore, run: RunRow) -> None:
-    client.commit_shard(shard_commit(client, run, 0))
+    commit_shard(client, shard_commit(client, run, 0))
     (file,) = client.path.glob("embeddings/g0001/*.parquet")
     assert file.name == f"{run.run_id}-00000.parquet"
     schema = pq.read_schema(file)
@@ -180,7 +181,7 @@ def test_finished_run_shards_are_deleted_and_pending_deletes_replayed(tmp_path: 
         client.plan_run(run.run_id, 4, 1)
         client.write_run_shard(run.run_id, 0, pa.table({"a": [1]}), {})
         with failing_at("unlink", RuntimeError("unlink")), pytest.raises(RuntimeError, match="unlink"):
-            client.commit_shard(shard_commit(client, run, 0))
+            commit_shard(client, shard_commit(client, run, 0))
         assert client.extracted_shards(run.run_id) == {0}
         assert client.committed_shards(run.run_id) == {0}
         assert [p.kind for p in check_store(client).problems] == ["pending_delete"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Iterable
 from typing import Final
@@ -71,29 +70,25 @@ def picture(visit: Visit) -> Response:
     """A stored picture, which is that of a person's reference. Raises ObjectUnknown, ObjectReplaced."""
     guid = visit.request.path_params["guid"]
     image = visit.service.stored_object(*visit.place, guid, at_rest=False)
-    return tagged_response(visit.request, image.data, image.media_type, image.guid, _CACHING)
+    return tagged_response(visit.request, image.data, image.media_type, _CACHING, image.guid)
 
 
 def face_picture(visit: Visit) -> Response:
     """A face cut from its photo. Raises PictureUnavailable."""
     found = visit.context.store.stored_faces(*visit.place, [_number(visit)], (), ())
-    return _jpeg(visit, visit.context.photos.face(_first(found)))
+    return tagged_response(visit.request, visit.context.photos.face(_first(found)), MEDIA_TYPE, _CACHING)
 
 
 def photo_picture(visit: Visit) -> Response:
     """A whole photo. Raises PictureUnavailable."""
     found = visit.context.store.stored_faces(*visit.place, (), (), [_number(visit)])
-    return _jpeg(visit, visit.context.photos.whole(_first(found)))
+    return tagged_response(visit.request, visit.context.photos.whole(_first(found)), MEDIA_TYPE, _CACHING)
 
 
 def _first(faces: Iterable[StoredFace]) -> StoredFace:
     for face in faces:
         return face
     raise PictureUnavailable()
-
-
-def _jpeg(visit: Visit, data: bytes) -> Response:
-    return tagged_response(visit.request, data, MEDIA_TYPE, hashlib.sha256(data).hexdigest()[:32], _CACHING)
 
 
 def _number(visit: Visit) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from functools import cache, partial
 from pathlib import Path
 from typing import Final
@@ -79,8 +78,7 @@ def _static(request: Request, path: str) -> Response:
     data = _files().get(path)
     if data is None:
         raise RouteUnknown()
-    tag = hashlib.sha256(data).hexdigest()[:32]
-    return tagged_response(request, data, _TYPES[Path(path).suffix], tag, _ASK_EACH_TIME)
+    return tagged_response(request, data, _TYPES[Path(path).suffix], _ASK_EACH_TIME)
 
 
 @cache

@@ -9,8 +9,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from pipeline.errors import BodyInvalid, SignInRefused, SignInRequired, Unauthorized
+from pipeline.serve.connections import peer_of
 from pipeline.serve.context import Json
-from pipeline.serve.peers import peer_of
 from pipeline.serve.ui.answers import directories_json, gate_json
 from pipeline.serve.ui.context import COOKIE, PageContext
 from pipeline.serve.ui.same_site import PREFIX, check_same_site

@@ -1,6 +1,6 @@
 """The catalog: a DuckDB file. Connecting, transactions, reading, and what DuckDB's errors mean to a user.
 
-A Catalog belongs to one thread: that of `CatalogThread`.
+A Catalog belongs to one thread: that of its `LocalStore`.
 """
 
 from __future__ import annotations
@@ -237,9 +237,9 @@ class Catalog:
         with self.errors():
             self.connection.execute(self._parse(sql), list(params))
 
-    def read(self, sql: str, params: Sequence[object] = ()) -> pa.Table:
+    def read(self, sql: str, params: Sequence[object] | dict[str, object] = ()) -> pa.Table:
         with self.errors():
-            return self.connection.sql(sql, params=list(params)).to_arrow_table()
+            return self.connection.sql(sql, params=params).to_arrow_table()
 
     def rows(self, sql: str, params: Sequence[object] = ()) -> list[tuple[Any, ...]]:
         with self.errors():
@@ -311,18 +311,6 @@ class Catalog:
     def submit(self, work: Callable[Concatenate[Catalog, P], T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Does the work at once: for what takes an `OpenStore`."""
         return work(self, *args, **kwargs)
-
-    def differences(self) -> list[str]:
-        """How the tables and views differ from the schema."""
-        columns = self.rows(
-            "SELECT table_name, column_name, data_type FROM duckdb_columns()"
-            " WHERE schema_name = 'core' AND database_name = current_database()"
-        )
-        views = self.column(
-            "SELECT view_name FROM duckdb_views() WHERE schema_name = 'main' AND database_name = current_database()"
-        )
-        kinds = {(table, column): kind for table, column, kind in columns}
-        return schema.differences(kinds, views)
 
     def close(self) -> None:
         self.connection.close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import datetime
 
 from pipeline.errors import DirectoryUnknown, StoreError, TooManyDirectories
@@ -36,26 +35,19 @@ def person_ids(catalog: Catalog, account_id: int, name: str) -> list[str]:
     return catalog.column("SELECT person_id::VARCHAR FROM core.persons WHERE directory_id = ? ORDER BY seq", [number])
 
 
-def make_directories(catalog: Catalog, account_id: int, names: Sequence[str], now: datetime) -> None:
-    """Adds a row for each of `names` that is new, inside the transaction that brings its first identity.
+def make_directory(catalog: Catalog, account_id: int, name: str, now: datetime) -> int:
+    """Adds a directory inside the transaction that brings its first identity; returns its id.
 
     Raises TooManyDirectories, and StoreError for an unknown account.
     """
-    existing = {row.name for row in directories(catalog) if row.account_id == account_id}
-    new = [name for name in dict.fromkeys(names) if name not in existing]
-    if not new:
-        return
     user_id = _user_id(catalog, account_id)
-    if len(existing) + len(new) > MAX_DIRECTORIES:
-        raise TooManyDirectories(account=user_id, count=len(existing) + len(new), limit=MAX_DIRECTORIES)
-    first = int(catalog.one("SELECT coalesce(max(directory_id), 0) + 1 FROM core.directories"))
-    catalog.insert(
-        "directories",
-        [
-            {"directory_id": first + place, "account_id": account_id, "name": name, "added_at": now}
-            for place, name in enumerate(new)
-        ],
-    )
+    count = catalog.one("SELECT count(*) FROM core.directories WHERE account_id = ?", [account_id]) + 1
+    if count > MAX_DIRECTORIES:
+        raise TooManyDirectories(account=user_id, count=count, limit=MAX_DIRECTORIES)
+    number = int(catalog.one("SELECT coalesce(max(directory_id), 0) + 1 FROM core.directories"))
+    row = {"directory_id": number, "account_id": account_id, "name": name, "added_at": now}
+    catalog.insert("directories", [row])
+    return number
 
 
 def drop_if_empty(catalog: Catalog, directory: int) -> None:

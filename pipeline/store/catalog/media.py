@@ -69,16 +69,14 @@ def faces_of_media(catalog: Catalog, media_ids: Sequence[int]) -> pa.Table:
     return table.drop_columns(["face_id"]).append_column("embedding", embeddings)
 
 
-def media_with_removed_faces(catalog: Catalog, media_ids: Sequence[int]) -> set[int]:
-    """Those of the images that lost a face with its person: only their pixels show it again."""
-    sql = f"SELECT DISTINCT media_id FROM core.faces WHERE outcome = 'removed' AND {_THESE_MEDIA}"
-    return set(catalog.column(sql, [list(media_ids)]))
-
-
-def images_of_media(catalog: Catalog, media_ids: Sequence[int]) -> dict[int, dict[str, Any]]:
-    """media_id -> pixel_hash, width, height and format, also of images without a face."""
-    sql = f"SELECT media_id, pixel_hash, width, height, format FROM core.media WHERE {_THESE_MEDIA}"
-    return {row.pop("media_id"): row for row in catalog.read(sql, [list(media_ids)]).to_pylist()}
+def whole_images(catalog: Catalog, media_ids: Sequence[int]) -> dict[int, dict[str, Any]]:
+    """media_id -> pixel_hash, width, height and format, also of images without a face; but for those that lost a face
+    with its person: only their pixels show it again."""
+    sql = f"""
+        SELECT media_id, pixel_hash, width, height, format FROM core.media WHERE {_THESE_MEDIA}
+            AND media_id NOT IN (SELECT media_id FROM core.faces WHERE outcome = 'removed' AND {_THESE_MEDIA})
+    """
+    return {row.pop("media_id"): row for row in catalog.read(sql, [list(media_ids)] * 2).to_pylist()}
 
 
 def media_of_rows(catalog: Catalog, run_id: str, rows: Sequence[int]) -> dict[int, int]:
@@ -173,19 +171,6 @@ def named_photos(catalog: Catalog, account_id: int, directory: str) -> pa.Table:
         """,
         [account_id, directory],
     )
-
-
-def reference_photos(catalog: Catalog, person_ids: Sequence[str]) -> dict[str, str]:
-    """person_id -> path of the photo that the person's reference is from; a posted one has none."""
-    rows = catalog.rows(
-        """
-        SELECT r.person_id::VARCHAR, m.path FROM core.reference_faces r
-        JOIN core.faces f ON f.face_id = r.face_id JOIN core.media m ON m.media_id = f.media_id
-        WHERE r.generation = ? AND m.path IS NOT NULL AND r.person_id IN (SELECT unnest(?::VARCHAR[])::UUID)
-        """,
-        [catalog.generation, list(person_ids)],
-    )
-    return dict(rows)
 
 
 def photo_records(catalog: Catalog) -> pa.Table:

@@ -262,7 +262,7 @@ def open_catalog(folder: Folder, *, lossy: bool = False, read_only: bool = False
             catalog.start_count(0)
             folder.make_private()
         _upgrade(catalog, version)
-        differences = catalog.differences()
+        differences = _differences(catalog)
         if differences:
             raise _damaged(folder.root, "; ".join(differences[:5]))
         catalog.identity, catalog.generation = _read_identity(catalog)
@@ -305,6 +305,23 @@ def _upgrade(catalog: Catalog, version: int) -> None:
             detail = f"its tables are not those of version {version}: {str(exc).splitlines()[0]}"
             raise _damaged(catalog.folder.root, detail) from exc
         version += 1
+
+
+def _differences(catalog: Catalog) -> list[str]:
+    """How the tables and views differ from those of this version."""
+    own = "database_name = current_database()"
+    found: dict[str, dict[str, str]] = {}
+    for table, column, kind in catalog.rows(
+        f"SELECT table_name, column_name, data_type FROM duckdb_columns() WHERE schema_name = 'core' AND {own}"
+    ):
+        found.setdefault(table, {})[column] = kind
+    problems = [f"the table core.{table} is missing" for table in schema.TABLES if table not in found]
+    for table, columns in found.items():
+        for name, kind in schema.TABLES.get(table, {}).items():
+            if columns.get(name) != kind:
+                problems.append(f"core.{table}.{name} is {columns.get(name, 'missing')}, not {kind}")
+    views = catalog.column(f"SELECT view_name FROM duckdb_views() WHERE schema_name = 'main' AND {own}")
+    return problems + [f"the view main.{view} is missing" for view in schema.VIEWS if view not in views]
 
 
 def _damaged(root: Path, detail: str) -> StoreDamaged:

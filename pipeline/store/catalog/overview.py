@@ -157,8 +157,7 @@ def page_table(
     values |= {"most": most, "width": width}
     # DuckDB refuses a value that the query has no place for.
     used = {place: value for place, value in values.items() if f"${place}" in sql}
-    with catalog.errors():
-        return catalog.connection.sql(sql, params=used).to_arrow_table()
+    return catalog.read(sql, used)
 
 
 def known_of_pairs(catalog: Catalog, ones: Sequence[str], others: Sequence[str]) -> pa.Table:

@@ -93,14 +93,14 @@ def face_vectors(catalog: Catalog, face_ids: Sequence[int]) -> dict[int, FaceVec
 def reference_origins(catalog: Catalog, person_ids: Sequence[str]) -> dict[str, ReferenceOrigin]:
     """What the current references of these persons were made from, by person."""
     rows = catalog.rows(
-        f"SELECT r.person_id::VARCHAR, {', '.join(f't.{name}' for name in QUALITIES)}, m.added_at"
+        f"SELECT r.person_id::VARCHAR, {', '.join(f't.{name}' for name in QUALITIES)}, m.added_at, m.path"
         " FROM core.reference_faces r"
         " JOIN core.detections t ON t.face_id = r.face_id AND t.generation = r.generation"
         " JOIN core.faces f ON f.face_id = r.face_id JOIN core.media m ON m.media_id = f.media_id"
         " WHERE r.generation = ? AND r.person_id IN (SELECT unnest(?::UUID[]))",
         [catalog.generation, list(person_ids)],
     )
-    return {person_id: ReferenceOrigin((cpq, fsq, fcq), added_at) for person_id, cpq, fsq, fcq, added_at in rows}
+    return {person_id: ReferenceOrigin(tuple(row[:3]), *row[3:]) for person_id, *row in rows}
 
 
 def _persons(table: pa.Table) -> list[PersonRecord]:

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import PurePosixPath
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from pipeline.errors import StoreLocked
 from pipeline.store import cleanup
 from pipeline.store.catalog.connection import Catalog
 from pipeline.store.catalog.references import references
-from pipeline.store.catalog_thread import CatalogThread
 from pipeline.store.checks import files
 from pipeline.store.checks.tables import check_tables
 from pipeline.store.files import commit_count, matrix, run_sums
@@ -20,6 +19,9 @@ from pipeline.store.files.lock import RUN_LOCK_NAME, StoreLock
 from pipeline.store.records import CheckReport, Problem
 from pipeline.store.schema import TABLES
 
+if TYPE_CHECKING:
+    from pipeline.store.local import LocalStore
+
 _CLEARED: Final = "The next command that can write to the store does it."
 _OF_RUN: Final = frozenset({"run_shard", "run_file", "run_sums"})
 # Kinds that `repair_store` repairs: no photo, face or person is touched.
@@ -27,7 +29,7 @@ _REPAIRABLE: Final = _OF_RUN | {"orphan", "matrix", "pending_delete", "commits",
 
 
 def check_store(
-    store: CatalogThread, progress: Callable[[str], None] | None = None, unfinished: Sequence[str] = ()
+    store: LocalStore, progress: Callable[[str], None] | None = None, unfinished: Sequence[str] = ()
 ) -> CheckReport:
     """Reads every table and every file of the store; `progress` is called with what is being read. `unfinished`: files
     from which something could not be erased before (`cleanup.left_to_erase`).
@@ -82,7 +84,7 @@ def _waits(path: str) -> Problem:
     return Problem("pending_delete", path, detail, _CLEARED)
 
 
-def repair_store(store: CatalogThread, report: CheckReport) -> list[Problem]:
+def repair_store(store: LocalStore, report: CheckReport) -> list[Problem]:
     """Repairs what can be repaired of `report`, and returns it: orphans go into quarantine, pages that nothing
     notes and damaged reports are deleted, matrices rebuilt, pending files deleted.
 
@@ -119,7 +121,7 @@ def repair_store(store: CatalogThread, report: CheckReport) -> list[Problem]:
     return [_with_what_was_done(problem) for problem in repaired]
 
 
-def _repairable(store: CatalogThread, problems: Iterable[Problem]) -> list[Problem]:
+def _repairable(store: LocalStore, problems: Iterable[Problem]) -> list[Problem]:
     """What can be repaired now. First writes damaged lists of hashes again, but not while a run is writing to one: then
     nothing can be told of the files in it."""
     found = [problem for problem in problems if problem.kind in _REPAIRABLE]
@@ -151,7 +153,7 @@ def _with_what_was_done(problem: Problem) -> Problem:
     return replace(problem, detail=f"{problem.detail}; deleted, because nothing depends on it")
 
 
-def _rebuild_matrices(store: CatalogThread) -> None:
+def _rebuild_matrices(store: LocalStore) -> None:
     for row in store.read("SELECT account_id, name, directory_id FROM core.directories").to_pylist():
         if not store.folder.path(matrix.stem(store.generation, row["directory_id"]) + ".seq").exists():
             store.submit(references, row["account_id"], row["name"])

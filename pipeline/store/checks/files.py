@@ -210,9 +210,8 @@ def _matrix_problems(catalog: Catalog, directory: int, stem: str) -> Iterator[Pr
     if len(matrix.wrong_rows(catalog.folder, stem, size, references["reference_seq"].to_numpy())):
         yield Problem("matrix", stem + ".f32", "it differs from its checksums", _REBUILD)
         return
-    face_of = dict(zip(references["reference_seq"].to_pylist(), references["face_id"].to_pylist(), strict=True))
-    rows = np.array([row for row, seq in enumerate(stored.tolist()) if seq in face_of], np.int64)
-    faces = np.array([face_of[seq] for seq in stored[rows].tolist()], np.int64)
+    _, rows, current = np.intersect1d(stored, references["reference_seq"].to_numpy(), return_indices=True)
+    faces = references["face_id"].to_numpy()[current]
     vectors = np.fromfile(catalog.folder.path(stem + ".f32"), matrix.VECTOR_TYPE, len(stored) * size).reshape(-1, size)
     for start in range(0, len(rows), _CHUNK_ROWS):
         chunk = slice(start, start + _CHUNK_ROWS)

@@ -10,6 +10,7 @@ changes it has. A statement costs as much as many rows, so rows of one table are
 
 from __future__ import annotations
 
+import itertools
 import json
 import threading
 from collections import defaultdict, deque
@@ -24,7 +25,7 @@ from pipeline.store import cleanup
 from pipeline.store.catalog import corrections, files
 from pipeline.store.catalog.connection import Catalog
 from pipeline.store.catalog.directories import directory_id as find_directory
-from pipeline.store.catalog.directories import drop_if_empty, make_directories, require_directory
+from pipeline.store.catalog.directories import drop_if_empty, make_directory, require_directory
 from pipeline.store.catalog.opening import utc_now
 from pipeline.store.commits.removal import (
     drop_references,
@@ -158,18 +159,16 @@ def _in_one_transaction(catalog: Catalog, group: Sequence[Waiting]) -> list[Comm
 
 def _require_fitting(change: Change, size: int) -> None:
     """Raises StoreError if the parts of a change don't fit each other."""
-    problem = None
-    if set(change.deleted) & {*change.after.persons, *change.after.references, *change.seen, *change.replaced}:
-        problem = "a person is changed and deleted"
-    elif change.photo and change.vectors.keys() != {face.face_id for face in change.photo.faces}:
-        problem = "its vectors are not those of the faces of its photo"
-    elif (
-        change.photo and {p for p, old in change.before.persons.items() if old is None} - change.after.references.keys()
-    ):
-        problem = "a new person has no reference"
-    elif any(vector.embedding.shape != (size,) for vector in change.vectors.values()):
-        problem = f"an embedding does not have {size} numbers"
-    if problem:
+    new = {person_id for person_id, old in change.before.persons.items() if old is None}
+    kept = {*change.after.persons, *change.after.references, *change.seen, *change.replaced}
+    faces = {face.face_id for face in change.photo.faces} if change.photo else change.vectors.keys()
+    problems = {
+        "a person is changed and deleted": kept & {*change.deleted},
+        "its vectors are not those of the faces of its photo": faces != change.vectors.keys(),
+        "a new person has no reference": change.photo and new - change.after.references.keys(),
+        f"an embedding does not have {size} numbers": {v.embedding.shape for v in change.vectors.values()} - {(size,)},
+    }
+    for problem in filter(problems.get, problems):
         raise StoreError(message=f'The change of the directory "{change.directory}" is wrong: {problem}.')
 
 
@@ -219,35 +218,24 @@ def write_changes(catalog: Catalog, changes: Sequence[Change], now: datetime) ->
 def _numbered(catalog: Catalog, changes: Sequence[Change], now: datetime) -> list[_Numbered]:
     """Draws the numbers, in the order of the changes: sequence numbers are the order of insertion."""
     ((first_seq, first_correction),) = catalog.rows("SELECT next_person_seq, next_correction_id FROM core.store")
-    seq, correction_id = first_seq, first_correction
+    free_seqs, free_corrections = itertools.count(first_seq), itertools.count(first_correction)
     directories: dict[tuple[int, str], int] = {}
     parts = []
     for change in changes:
-        place = change.account_id, change.directory
+        place, persons, chosen = (change.account_id, change.directory), change.after.persons, change.after.references
         if place not in directories:
             directories[place] = _directory(catalog, change, now)
-        after = change.after
-        new = [p for p, columns in after.persons.items() if change.before.persons[p] is None and not _seq(columns)]
-        seqs = {person_id: number for number, person_id in enumerate(new, seq)}
-        seq += len(seqs)
-        chosen = [person_id for person_id, face_id in after.references.items() if face_id is not None]
-        others = {p: number for number, p in enumerate((p for p in chosen if p not in seqs), seq)}
-        seq += len(others)
-        drawn = Fact("", correction_id=correction_id, origin=change.origin, stated_at=now)
-        logged = change.is_logged
-        parts.append(
-            _Numbered(
-                change,
-                directories[place],
-                _complete(after, seqs, drawn),
-                seqs,
-                {person_id: seqs.get(person_id, others.get(person_id, 0)) for person_id in chosen},
-                correction_id if logged else None,
-                seq,
-            )
-        )
-        seq, correction_id = seq + logged, correction_id + logged
+        # An undo brings persons back with their numbers.
+        before = change.before.persons
+        new = [p for p, columns in persons.items() if before[p] is None and not (columns or {}).get("seq")]
+        seqs = {person_id: next(free_seqs) for person_id in new}
+        references = {p: seqs.get(p) or next(free_seqs) for p, face_id in chosen.items() if face_id is not None}
+        number, position = (next(free_corrections), next(free_seqs)) if change.is_logged else (None, 0)
+        drawn = Fact("", correction_id=number, origin=change.origin, stated_at=now)
+        after = _complete(change.after, seqs, drawn)
+        parts.append(_Numbered(change, directories[place], after, seqs, references, number, position))
     photos = [change.photo for change in changes if change.photo is not None]
+    seq, correction_id = next(free_seqs), next(free_corrections)
     numbers = {
         "next_person_seq": seq if seq != first_seq else 0,
         "next_correction_id": correction_id if correction_id != first_correction else 0,
@@ -266,18 +254,14 @@ def raise_counters(catalog: Catalog, numbers: Mapping[str, int]) -> None:
         catalog.execute(f"UPDATE core.store SET {values}", list(raised.values()))
 
 
-def _seq(columns: Mapping[str, Any] | None) -> int:
-    """The number of a person who was there before; 0 for a new one."""
-    return int((columns or {}).get("seq") or 0)
-
-
 def _directory(catalog: Catalog, change: Change, now: datetime) -> int:
     """The directory's id; 0 for one without persons, whose photos are deleted. A first person makes the directory."""
-    number = find_directory(catalog, change.account_id, change.directory)
+    place = change.account_id, change.directory
+    number = find_directory(catalog, *place)
     if number is None and None in change.before.persons.values():
-        make_directories(catalog, change.account_id, [change.directory], now)
+        return make_directory(catalog, *place, now)
     if number is None and not change.leaving:
-        number = require_directory(catalog, change.account_id, change.directory)
+        return require_directory(catalog, *place)
     return number or 0
 
 

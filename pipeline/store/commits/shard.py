@@ -23,7 +23,6 @@ from pipeline.store.catalog.opening import utc_now
 from pipeline.store.catalog.references import add_embedding_shard, load_embeddings
 from pipeline.store.commits.commit import raise_counters, write_changes, write_pictures
 from pipeline.store.files import matrix, shards
-from pipeline.store.files.durable import Folder
 from pipeline.store.records import (
     FACES_SCHEMA,
     FILES_SCHEMA,
@@ -31,7 +30,6 @@ from pipeline.store.records import (
     Committed,
     RunRow,
     ShardCommit,
-    StoreIdentity,
     embeddings_schema,
 )
 from pipeline.store.schema import arrow_schema
@@ -45,7 +43,6 @@ class PreparedShard:
     """A commit whose tables have the right columns, with its files on disk."""
 
     commit: ShardCommit
-    generation: int
     tables: dict[str, pa.Table]
     embeddings: shards.WrittenFile | None  # None: no face of this shard has one
 
@@ -88,22 +85,17 @@ def check_new(catalog: Catalog, commit: ShardCommit, tables: dict[str, pa.Table]
 
 
 def write_files(
-    folder: Folder,
-    identity: StoreIdentity,
-    generation: int,
-    commit: ShardCommit,
-    tables: dict[str, pa.Table],
-    image_key: bytes | None,
+    store: OpenStore, commit: ShardCommit, tables: dict[str, pa.Table], image_key: bytes | None
 ) -> PreparedShard:
     """Writes objects, under the key if there is one, and the embedding shard. Raises StoreFull, StoreUnwritable."""
-    rows = write_pictures(folder, commit.pictures, image_key)
+    rows = write_pictures(store.folder, commit.pictures, image_key)
     objects = pa.Table.from_pylist(list(rows.values()), arrow_schema("objects"))
     written = None
     if tables["embeddings"].num_rows:
-        file = shards.embedding_file(generation, commit.run_id, commit.shard)
-        metadata = shards.embedding_metadata(identity, generation)
-        written = shards.write_embeddings(folder, file, tables["embeddings"], metadata)
-    return PreparedShard(commit, generation, {**tables, "objects": objects}, written)
+        file = shards.embedding_file(store.generation, commit.run_id, commit.shard)
+        metadata = shards.embedding_metadata(store.identity, store.generation)
+        written = shards.write_embeddings(store.folder, file, tables["embeddings"], metadata)
+    return PreparedShard(commit, {**tables, "objects": objects}, written)
 
 
 def commit_rows(catalog: Catalog, prepared: PreparedShard) -> list[Committed]:
@@ -136,7 +128,7 @@ def _insert_media_and_faces(catalog: Catalog, prepared: PreparedShard, now: date
     catalog.execute(
         "INSERT INTO core.detections BY NAME SELECT ? AS generation, face_id, x1, y1, x2, y2, landmarks, confidence,"
         " center_pose_quality, sharpness_quality, contrast_quality FROM new_faces WHERE outcome <> 'removed'",
-        [prepared.generation],
+        [catalog.generation],
     )
     catalog.execute("INSERT INTO core.objects BY NAME SELECT * FROM new_objects")
 
@@ -147,7 +139,7 @@ def _insert_embeddings(catalog: Catalog, prepared: PreparedShard) -> None:
         return
     shard_id = add_embedding_shard(catalog, file, commit.run_id, commit.shard)
     catalog.execute(
-        "INSERT INTO core.embeddings SELECT ?, face_id, ? FROM new_embeddings", [prepared.generation, shard_id]
+        "INSERT INTO core.embeddings SELECT ?, face_id, ? FROM new_embeddings", [catalog.generation, shard_id]
     )
 
 

@@ -10,7 +10,8 @@ import hashlib
 import io
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,12 +21,13 @@ import pyarrow.parquet as pq
 
 from pipeline.errors import StoreDamaged
 from pipeline.store import schema
-from pipeline.store.files.crypto import decrypt_image
+from pipeline.store.files.crypto import decrypt_image, encrypt_image
 from pipeline.store.files.durable import Folder
 from pipeline.store.records import StoreIdentity, embeddings_schema
 from pipeline.types import FloatArray, IntArray
 
 METADATA_KEY = b"facepipe"
+HANDOVER = "handover"
 COMPRESSION = "zstd"
 PLAN_ANEW = "`facepipe run SOURCE` plans its source anew; `facepipe abandon` gives the run up."
 
@@ -184,6 +186,34 @@ def require_hash(folder: Folder, file: str, sha256: str | None) -> None:
     """Raises StoreDamaged unless this is the file's SHA-256."""
     if sha256_of(folder, file) != sha256:
         raise damaged_file(folder, file, "its SHA-256 is not the recorded one")
+
+
+# Faces that a command extracted, on their way to the server that holds the store: too many for a request. The file is
+# gone once the call is done. What a killed command leaves is removed when the store is opened. Where the store is
+# encrypted, so is the file as a whole: it holds pictures.
+
+
+@contextmanager
+def handed_over(folder: Folder, table: pa.Table, key: bytes | None) -> Iterator[str]:
+    """For the block the table is in a file, whose hash this gives. Raises StoreFull, StoreUnwritable."""
+    data = parquet_bytes(table, {})
+    data = data if key is None else encrypt_image(key, data)
+    sha256 = hashlib.sha256(data).hexdigest()
+    try:
+        folder.write(_handover_file(sha256), data, "shard")
+        yield sha256
+    finally:
+        folder.unlink(_handover_file(sha256))
+
+
+def read_handed_over(folder: Folder, sha256: str, key: bytes | None) -> pa.Table:
+    """The table of the file with this hash. Raises StoreDamaged where there is none."""
+    require_hash(folder, _handover_file(sha256), sha256)
+    return read_parquet(folder, _handover_file(sha256), key=key)
+
+
+def _handover_file(sha256: str) -> str:
+    return f"{HANDOVER}/{sha256}.parquet"
 
 
 def damaged_file(folder: Folder, file: str, detail: str) -> StoreDamaged:
