@@ -142,15 +142,6 @@ class FaceCrops:
 
 
 @dataclass(frozen=True)
-class Quality:
-    """Quality of n faces, each in [0, 1], higher is better (ISO/IEC 29794-5 measures)."""
-
-    center_pose: torch.Tensor  # [n] float32
-    sharpness: torch.Tensor  # [n] float32
-    contrast: torch.Tensor  # [n] float32
-
-
-@dataclass(frozen=True)
 class FaceBatch:
     """n faces of one directory, in the order in which they are decided."""
 
@@ -173,10 +164,6 @@ class Decisions:
     position: IntArray
     inserted: BoolArray  # [n] the face became the identity at `position`
     score: DoubleArray  # [n] the similarityScore to that identity; for an inserted face at d = 0; NaN for none
-
-    @property
-    def matched(self) -> BoolArray:
-        return (self.position >= 0) & ~self.inserted
 
 
 class Progress(Protocol):

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from pipeline.extraction.extractor import BatchExtractor
-from pipeline.runtime.stage_times import ONET, PNET, RNET, NetworkCounts, StageTimes
+from pipeline.runtime.stage_times import ONET, PNET, RNET, CallCounts, StageTimes
 from pipeline.types import Detections
 
 FOLDER = "TEST_REMEMBERED"
@@ -27,7 +27,7 @@ FOLDER = "TEST_REMEMBERED"
 class _Remembering:
     """A model, whose other attributes are its own. `says` is what its answers depend on besides the pixels."""
 
-    def __init__(self, model: Any, says: object, counts: Sequence[NetworkCounts], folder: Path) -> None:
+    def __init__(self, model: Any, says: object, counts: Sequence[CallCounts], folder: Path) -> None:
         self._model, self._says, self._counts, self._folder = model, repr(says).encode(), counts, folder
         self._lock = threading.Lock()
 
@@ -81,7 +81,7 @@ def remembering(extractor: BatchExtractor) -> BatchExtractor:
     if folder is None or extractor.device.type != "cpu":
         return extractor
     detector, embedder = extractor.detector, extractor.embedder
-    counts = (detector.counts.pnet, detector.counts.rnet, detector.counts.onet)
+    counts = (detector.counts[PNET], detector.counts[RNET], detector.counts[ONET])
     says = (embedder.name, embedder.backend, embedder._centre is None)
     return BatchExtractor(
         _Detector(detector, detector.settings, counts, Path(folder)),  # type: ignore[arg-type]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,7 +44,7 @@ def list_sets(as_json: bool, settings: Settings) -> None:
     lines = []
     for row in REGISTRY.values():
         state = _state(row, cache)
-        report[row.name] = {"state": state, **row.as_dict()}
+        report[row.name] = {"state": state, **asdict(row)}
         details = f"{row.accuracy}; {row.licence}; {sum(f.bytes for f in row.files) / 1e6:.1f} MB from {row.source}"
         lines += [f"{row.name:<15} {state:<10} {row.title}", f"{'':<26} {details}"]
     emit({"cache": str(cache), "models": report}, [*lines, f"Cache: {cache}"], as_json)

@@ -5,6 +5,6 @@ are the experiments of `facepipe evaluate`; each computes its figures and makes 
 scale of the distances, `bench` compares the speed with facenet-pytorch's.
 
 They read `pair_lists`, `labels` and `annotations`, and share `portraits` (embeddings), `pair_distances`, `statistics`
-(error rates and intervals), `pictures` (plots) and `report` (figures as JSON, lines and a page, and the photos that
-are left out).
+(error rates and intervals), `plots` and `report` (figures as JSON, lines and a page, and the photos that are left
+out).
 """

@@ -99,14 +99,14 @@ def fit_calibration(scored: ScoredPairs, fmr: float | None = None) -> Calibratio
         detail = f"the rule of 3 asks for {pairs_needed(fmr):,} pairs of different people, and there are "
         raise TooLittleData(fmr=f"{fmr:g}", detail=f"{detail}{len(scored.impostor):,}")
     rates = sorted({rate for rate in TABLE_FMRS if is_measurable(rate, len(scored.impostor))} | {fmr})
-    by_rate = resample_rates(scored.trials, rates).thresholds
+    by_rate, _ = resample_rates(scored, rates)
     resampled = by_rate[:, rates.index(fmr)]
     squared_l2 = threshold_at_fmr(scored.impostor, fmr)
     exponent = _exponent(squared_l2, fmr)
     spread = interval(_exponents(resampled))
     raw_spreads = [raw for column in by_rate.T if (raw := interval(column)) is not None]
     if spread is None or len(raw_spreads) < len(rates):
-        few = f"{scored.trials.units} {scored.trials.unit}"
+        few = f"{scored.units} {scored.unit}"
         detail = f"too many resamples of the {few} have hardly an impostor pair"
         raise TooLittleData(fmr=f"{fmr:g}", detail=detail)
 
@@ -121,7 +121,7 @@ def fit_calibration(scored: ScoredPairs, fmr: float | None = None) -> Calibratio
         squared_l2_interval_95=raw_spreads[rates.index(fmr)],
         thresholds=tuple((rate, threshold(threshold_at_fmr(scored.impostor, rate))) for rate in rates),
         intervals_95=tuple((threshold(low), threshold(high)) for low, high in raw_spreads),
-        resampled=scored.trials.unit,
+        resampled=scored.unit,
         photos=scored.photos,
         people=scored.people,
         impostor_pairs=len(scored.impostor),
@@ -211,10 +211,10 @@ def report_calibration(
         listed = read_pair_list(source, images, skipped)
         files, names = photos_of_people(listed, images) if all_pairs else (listed.files, listed.people)
     left_out = set() if leave_out is None else read_leave_out(leave_out, files)
-    embedded = embed_photos(files, settings, store, "calibrate", progress)
-    usable = _usable(embedded.portraits, left_out, skipped)
+    portraits, identity, _ = embed_photos(files, settings, store, "calibrate", progress)
+    usable = _usable(portraits, left_out, skipped)
     if listed is not None and not all_pairs:
-        scored = scored_of_list(score_list(listed, usable, Skipped()), bool(listed.people))
+        scored = scored_of_list(score_list(listed, usable, Skipped()))
     else:
         with skipped.explaining():
             scored = score_everybody(usable, names, max(fmr or 0.0, *TABLE_FMRS))
@@ -224,7 +224,7 @@ def report_calibration(
     name = dataset or shown((source or store or Path()).absolute().name)
     people = "" if fit.people is None else f" of {fit.people:,} people"
     data = f"{name}, {fit.photos:,} photos{people} ({fit.impostor_pairs:,} impostor pairs)"
-    calibration, identity = fit.calibration(data, _note(fit, leave_out, skipped)), embedded.identity
+    calibration = fit.calibration(data, _note(fit, leave_out, skipped))
     sections = [
         Section("Calibration", list(_rows(fit, calibration, identity))),
         skipped.section(),
@@ -298,7 +298,6 @@ def _usable(portraits: Portraits, left_out: Collection[str], skipped: Skipped) -
         portraits,
         paths=[portraits.paths[row] for row in rows.tolist()],
         embeddings=portraits.embeddings[rows],
-        quality=portraits.quality[rows],
         skipped=reasons,
     )
 

@@ -19,16 +19,18 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+from PIL import Image
 
 from pipeline.config import DecodeSettings, Settings, SourceSettings
-from pipeline.errors import InputError, ManifestInvalid, UsageError
+from pipeline.errors import ImageRejected, InputError, ManifestInvalid, UsageError
 from pipeline.evaluation.labels import numbered, read_labels
-from pipeline.evaluation.pictures import Thumbnails
 from pipeline.evaluation.report import NO_FACE, Picture, Report, Row, Section, Skipped, Table, unusable
-from pipeline.extraction.images.files import shown
+from pipeline.extraction.images.decode import decode_image
+from pipeline.extraction.images.files import read_file, shown
 from pipeline.extraction.sources.scan import scan_source, source_kind
 from pipeline.jobs.accounts import find_account
 from pipeline.jobs.store import Store, open_store
+from pipeline.report.pictures import small_copy
 from pipeline.types import IntArray, Progress
 
 LISTED: Final = 10  # worst identities and people
@@ -50,15 +52,12 @@ class Agreement:
 
     precision: float
     recall: float
+    f: float  # their harmonic mean
 
-    @property
-    def f(self) -> float:
-        """Their harmonic mean."""
-        total = self.precision + self.recall
-        return 2 * self.precision * self.recall / total if total else 0.0
-
-    def as_dict(self) -> dict[str, float]:
-        return {**asdict(self), "f": self.f}
+    @classmethod
+    def of(cls, precision: float, recall: float) -> Agreement:
+        total = precision + recall
+        return cls(precision, recall, 2 * precision * recall / total if total else 0.0)
 
 
 @dataclass(frozen=True)
@@ -78,20 +77,18 @@ class Contingency:
         cells, counts = np.unique(people * width + identities, return_counts=True)
         return cls(cells // width, cells % width, counts, np.bincount(people), np.bincount(identities))
 
-    @property
-    def faces(self) -> int:
-        return int(self.counts.sum())
-
     def pairwise(self) -> Agreement:
         """Precision is NaN where no two faces are in one identity, recall where no two show one person."""
         both = _pairs(self.counts).sum()
-        return Agreement(_share(both, _pairs(self.identity_sizes).sum()), _share(both, _pairs(self.person_sizes).sum()))
+        return Agreement.of(
+            _share(both, _pairs(self.identity_sizes).sum()), _share(both, _pairs(self.person_sizes).sum())
+        )
 
     def bcubed(self) -> Agreement:
-        squares = self.counts.astype(np.float64) ** 2
-        precision = (squares / self.identity_sizes[self.identities]).sum() / self.faces
-        recall = (squares / self.person_sizes[self.people]).sum() / self.faces
-        return Agreement(float(precision), float(recall))
+        squares, faces = self.counts.astype(np.float64) ** 2, self.counts.sum()
+        precision = (squares / self.identity_sizes[self.identities]).sum() / faces
+        recall = (squares / self.person_sizes[self.people]).sum() / faces
+        return Agreement.of(float(precision), float(recall))
 
     def counted(self) -> dict[str, int]:
         """The numbers of people and of identities, and how many of them match exactly or in one direction."""
@@ -268,14 +265,16 @@ def report_clustering(
     paths, people = ([texts[row] for row in found.rows] for texts in (labels.paths, labels.names))
     figures |= {
         "labels": shown(source),
-        "labelled_photos": len(labels),
+        "labelled_photos": len(labels.paths),
         "photos_with_several_faces": found.several_faces,
         "unlabelled_photos": found.unlabelled,
     }
     with skipped.explaining():
         result = evaluate_clustering(paths, people, found.identities)
     sections = [*_sections(result, figures, labels.files, settings.decode), skipped.section()]
-    return Report(result, {**_figures(result), **figures, **skipped.as_dict()}, sections)
+    measured = asdict(result)
+    measured |= measured.pop("counts")
+    return Report(result, {**measured, **figures, **skipped.as_dict()}, sections)
 
 
 def stored_identities(
@@ -356,16 +355,6 @@ def _cluster(value: Any) -> str | None:
     return None if value is None or str(value).strip() == "" else str(value).strip()
 
 
-def _figures(r: ClusteringResult) -> dict[str, Any]:
-    """The result's plain values for JSON, the counts among them."""
-    figures = asdict(r)
-    for name in ("pairwise", "bcubed", "pairwise_with_ungrouped", "bcubed_with_ungrouped"):
-        agreement: Agreement | None = getattr(r, name)
-        figures[name] = None if agreement is None else agreement.as_dict()
-    figures.update(figures.pop("counts"))
-    return figures
-
-
 def _sections(
     r: ClusteringResult, origin: Mapping[str, Any], photos: Mapping[str, Path], settings: DecodeSettings
 ) -> list[Section]:
@@ -400,6 +389,28 @@ def _sections(
 
 def described(agreement: Agreement) -> str:
     return f"precision {agreement.precision:.4f}, recall {agreement.recall:.4f}, F {agreement.f:.4f}"
+
+
+@dataclass
+class Thumbnails:
+    """Makes small copies of at most `limit` images, to keep the page small."""
+
+    files: Mapping[str, Path]
+    settings: DecodeSettings
+    limit: int
+
+    def of(self, path: str) -> str | None:
+        """The image at `path`, no side longer than SIDE_PX, as a JPEG in a `data:` address; None where it is missing,
+        cannot be read, or exceeds the limit."""
+        file = self.files.get(path)
+        if file is None or self.limit < 1:
+            return None
+        try:
+            decoded = decode_image(read_file(file, self.settings.max_bytes), self.settings)
+        except ImageRejected:
+            return None
+        self.limit -= 1
+        return small_copy(Image.fromarray(decoded.pixels))
 
 
 def _faults(faults: Sequence[Fault], photos: Mapping[str, Path], settings: DecodeSettings) -> Iterator[Table]:

@@ -11,8 +11,8 @@ smaller than `min_px` and belongs to no face is ignored too.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, astuple, dataclass
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -21,17 +21,17 @@ from typing import Final
 import numpy as np
 import pyarrow.compute as pc
 import torch
+from torchvision.ops import box_iou
 
 from pipeline.config import Settings
 from pipeline.errors import InputError
 from pipeline.evaluation.annotations import AnnotatedImage, read_boxes
-from pipeline.evaluation.pictures import line_plot
+from pipeline.evaluation.plots import line_plot
 from pipeline.evaluation.portraits import decoded_batches
 from pipeline.evaluation.report import Report, Row, Section, Skipped, Table, unusable
 from pipeline.extraction.detection.cascade import MtcnnDetector
 from pipeline.extraction.detection.networks import load_networks
 from pipeline.extraction.images.batch import ImageBatch
-from pipeline.extraction.images.decode import Decoder
 from pipeline.extraction.images.files import shown
 from pipeline.jobs.accounts import find_account
 from pipeline.jobs.store import Store, open_store
@@ -149,11 +149,9 @@ def sides(boxes: FloatArray) -> DoubleArray:
 
 def overlaps(boxes: FloatArray, others: FloatArray) -> DoubleArray:
     """[n, m] intersection over union of all `boxes` [n, 4] with all `others` [m, 4], xyxy."""
-    a, b = boxes[:, None].astype(np.float64), others[None].astype(np.float64)
-    shared = (np.minimum(a[..., 2:], b[..., 2:]) - np.maximum(a[..., :2], b[..., :2])).clip(min=0).prod(axis=2)
-    union = (a[..., 2:] - a[..., :2]).prod(axis=2) + (b[..., 2:] - b[..., :2]).prod(axis=2) - shared
-    share: DoubleArray = np.divide(shared, union, out=np.zeros_like(shared), where=union > 0)
-    return share
+    wide = (torch.tensor(each, dtype=torch.float64) for each in (boxes, others))
+    shares: DoubleArray = box_iou(*wide).nan_to_num(0).numpy()  # 0 / 0 for boxes without an area
+    return shares
 
 
 def _outcomes(
@@ -232,11 +230,7 @@ def report_detection(
     skipped = Skipped()
     annotated = read_boxes(boxes, images)
     if store is None:
-        device = resolve_device(settings.run.device)
-        set_threads(settings.run.threads)
-        detector = MtcnnDetector(load_networks(detector_files(), device), settings.detect)
-        progress.start("detecting", len(annotated))
-        kept, detections = detect_faces(annotated, detector, settings, skipped, progress.advance)
+        kept, detections = detect_faces(annotated, settings, skipped, progress)
     else:
         with open_store(store, command="evaluate detection") as opened:
             settings = settings_of_store(settings, opened.identity, store)
@@ -244,9 +238,10 @@ def report_detection(
             kept, detections = stored_faces(opened, account_id, directory, annotated, skipped)
     with skipped.explaining():
         result = evaluate_detection(kept, detections, min_px)
+    worst = [astuple(errors) for errors in result.worst_images]
     sections = [
         Section("Faces to find", _rows(result), parts=_plots(result)),
-        Section("Images with the most errors", parts=[_worst_table(result)]),
+        Section("Images with the most errors", parts=[Table(("image", "faces", "missed", "false alarms"), worst)]),
         skipped.section(),
     ]
     figures = {
@@ -265,27 +260,25 @@ def report_detection(
 
 
 def detect_faces(
-    images: Sequence[AnnotatedImage],
-    detector: MtcnnDetector,
-    settings: Settings,
-    skipped: Skipped,
-    advance: Callable[[int], None],
+    images: Sequence[AnnotatedImage], settings: Settings, skipped: Skipped, progress: Progress
 ) -> tuple[list[AnnotatedImage], list[DetectedFaces]]:
-    """Runs `detector` over the images. Returns those that can be read, and the faces on each, clipped to the image.
+    """Runs the detector over the images. Returns those that can be read, and the faces on each, clipped to the image.
 
-    Counts the others in `skipped`; `advance(n)` reports n images as done.
+    Counts the others in `skipped`. Raises DeviceError, ModelError.
     """
+    device = resolve_device(settings.run.device)
+    set_threads(settings.run.threads)
+    detector = MtcnnDetector(load_networks(detector_files(), device), settings.detect)
+    progress.start("detecting", len(images))
     kept: list[AnnotatedImage] = []
     detected: list[DetectedFaces] = []
     by_path = {image.path: image for image in images}
     files = {image.path: image.file for image in images}
     fitting = FittingBatches[DecodedImage](lambda image: image.width * image.height)
-    for batch in decoded_batches(
-        files, Decoder(settings.decode), settings.run, lambda path, reason: skipped.add(reason, path), advance
-    ):
+    for batch in decoded_batches(files, settings, lambda path, reason: skipped.add(reason, path), progress.advance):
         kept += [by_path[path] for path, _ in batch]
         detected += fitting(lambda part: _detect(detector, part), [decoded for _, decoded in batch])
-        advance(len(batch))
+        progress.advance(len(batch))
     return kept, detected
 
 
@@ -346,8 +339,3 @@ def _plots(r: DetectionResult) -> Iterator[str]:
     if r.recalls:
         limits = {"xlim": (0.0, 1.0), "ylim": (0.0, 1.02)}
         yield line_plot("Precision over recall", r.recalls, r.precisions, xlabel="recall", ylabel="precision", **limits)
-
-
-def _worst_table(result: DetectionResult) -> Table:
-    rows = [(errors.path, errors.faces, errors.missed, errors.false_alarms) for errors in result.worst_images]
-    return Table(("image", "faces", "missed", "false alarms"), rows)

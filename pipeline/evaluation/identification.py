@@ -27,9 +27,9 @@ import numpy as np
 
 from pipeline.config import Settings
 from pipeline.errors import InputError, ManifestInvalid
-from pipeline.evaluation.labels import LabelledPhotos, numbered, read_labels
-from pipeline.evaluation.pictures import line_plot
-from pipeline.evaluation.portraits import Embedded, embed_photos
+from pipeline.evaluation.labels import numbered, read_labels
+from pipeline.evaluation.plots import line_plot
+from pipeline.evaluation.portraits import embed_photos
 from pipeline.evaluation.report import Report, Row, Section, Skipped
 from pipeline.evaluation.statistics import HAIR, Interval, interval, is_measurable, pairs_needed, resample_share
 from pipeline.extraction.images.files import shown
@@ -226,42 +226,34 @@ def report_identification(
     # Before the embedding, which may take long. None: `per_person` decides, among the photos that can be used.
     in_gallery = gallery_by_column(shown(source), labels.columns, labels.paths) if column else None
     files = labels.to_embed(store is not None, skipped)
-    embedded = embed_photos(files, settings, store, "evaluate identification", progress)
-    for path, reason in embedded.portraits.skipped.items():
+    portraits, identity, settings = embed_photos(files, settings, store, "evaluate identification", progress)
+    for path, reason in portraits.skipped.items():
         skipped.add(reason, path)
+    kept = [row for row, path in enumerate(labels.paths) if path in portraits.row]
+    names = [labels.names[row] for row in kept]
+    in_gallery = gallery_per_person(names, per_person or 0) if in_gallery is None else in_gallery[kept]
+    vectors = portraits.embeddings[[portraits.row[labels.paths[row]] for row in kept]]
+    matcher = Matcher(Calibration.from_dict(identity.calibration), settings.match.threshold)
+    device = str(resolve_device(settings.run.device))
     with skipped.explaining():
-        result = _evaluate(labels, in_gallery, per_person or 0, embedded)
+        result = evaluate_identification(vectors, names, in_gallery, matcher, device)
     sections = [
         Section("Searches", _searches(result)),
         Section("Rates", _rates(result), _FNIR, _plots(result)),
         skipped.section(),
     ]
-    identity = embedded.identity
     figures = {
         **asdict(result),
         "labels": shown(source),
         "gallery": f"{per_person} per person" if per_person else "the column set",
         "embeddings_from": "the models" if store is None else shown(store),
-        "photos": len(embedded.portraits.paths),
+        "photos": len(portraits.paths),
         "embedder": identity.embedder,
         "weights": identity.weights,
         "calibration": identity.calibration,
         **skipped.as_dict(),
     }
     return Report(result, figures, sections)
-
-
-def _evaluate(
-    labels: LabelledPhotos, gallery_column: BoolArray | None, per_person: int, embedded: Embedded
-) -> IdentificationResult:
-    portraits, settings = embedded.portraits, embedded.settings
-    kept = [row for row, path in enumerate(labels.paths) if path in portraits.row]
-    names = [labels.names[row] for row in kept]
-    in_gallery = gallery_per_person(names, per_person) if gallery_column is None else gallery_column[kept]
-    rows = [portraits.row[labels.paths[row]] for row in kept]
-    matcher = Matcher(Calibration.from_dict(embedded.identity.calibration), settings.match.threshold)
-    device = str(resolve_device(settings.run.device))
-    return evaluate_identification(portraits.embeddings[rows], names, in_gallery, matcher, device)
 
 
 def _searches(r: IdentificationResult) -> list[Row]:

@@ -34,9 +34,6 @@ class LabelledPhotos:
     files: dict[str, Path]  # path -> file, where the file exists
     problems: dict[str, str]  # path -> why there is no file
 
-    def __len__(self) -> int:
-        return len(self.paths)
-
     def to_embed(self, in_store: bool, skipped: Skipped) -> dict[str, Path]:
         """path -> file of the photos to embed. With a store these are all, as it may have photos whose files are gone;
         else those whose file exists. Counts the others in `skipped`."""

@@ -12,10 +12,10 @@ from typing import Final
 import numpy as np
 
 from pipeline.errors import InputError
-from pipeline.evaluation.pair_lists import ListedPair, PairList
+from pipeline.evaluation.pair_lists import Pair, PairList
 from pipeline.evaluation.portraits import Portraits
 from pipeline.evaluation.report import Skipped
-from pipeline.evaluation.statistics import Trials, squared_distances, to_distance
+from pipeline.evaluation.statistics import Trials, Unit, squared_distances, to_distance
 from pipeline.types import BoolArray, DoubleArray, FloatArray, IntArray
 
 # Each distance takes 8 bytes, all of them 1.6 GB, and finding a threshold among them copies them once.
@@ -37,32 +37,32 @@ class NamedDistance:
     squared_l2: float
 
 
-@dataclass(frozen=True)
-class ScoredPairs:
-    """Pairs with their distances, enough for rates and for their intervals."""
+@dataclass(frozen=True, kw_only=True)
+class ScoredPairs(Trials):
+    """Pairs with their distances, enough for rates and for their intervals; `genuine` are all genuine pairs."""
 
     photos: int
-    people: int | None  # None: their names are unknown
     impostor: DoubleArray  # [i]
-    trials: Trials  # its `genuine` are all genuine pairs
     nearest_strangers: tuple[NamedDistance, ...]  # the closest impostor pairs: false matches, or wrong labels
     farthest_photos: tuple[NamedDistance, ...]  # the farthest genuine pairs
 
     @property
-    def genuine(self) -> DoubleArray:
-        return self.trials.genuine
+    def people(self) -> int | None:
+        """None: their names are unknown."""
+        return self.units if self.unit == "people" else None
 
 
 @dataclass(frozen=True)
 class ScoredList:
     """The usable pairs of a list, in its order."""
 
-    pairs: Sequence[ListedPair]  # [n]
+    pairs: Sequence[Pair]  # [n]
     distances: DoubleArray  # [n]
     same: BoolArray  # [n]
     fold: IntArray  # [n] 0, 1, ...
-    units: IntArray  # [n, 2] the two people of each pair, or the pair itself twice
-    unit_count: int
+    unit: Unit
+    units: int  # their number
+    pair_units: IntArray  # [n, 2] the two people of each pair, or the pair itself twice
 
     @property
     def without_face(self) -> int:
@@ -83,21 +83,22 @@ def score_list(listed: PairList, portraits: Portraits, skipped: Skipped) -> Scor
             skipped.add(f"a photo of the pair: {portraits.skipped[missing]}", missing)
     if not kept:
         raise InputError(
-            message=f"None of the {len(listed):,} pairs of {listed.source} can be used ({skipped.summary()})."
+            message=f"None of the {len(listed.pairs):,} pairs of {listed.source} can be used ({skipped.summary()})."
         )
     sides = [[portraits.row[path] for path in side] for side in zip(*((p.first, p.second) for p in kept), strict=True)]
-    units, count = _units(kept, listed.people)
+    pair_units, count = _units(kept, listed.people)
     return ScoredList(
         pairs=kept,
         distances=squared_distances(portraits.embeddings[sides[0]], portraits.embeddings[sides[1]]),
         same=np.array([pair.same for pair in kept]),
         fold=np.unique([pair.fold for pair in kept], return_inverse=True)[1].astype(np.int64),
-        units=units,
-        unit_count=count,
+        unit="people" if listed.people else "pairs",
+        units=count,
+        pair_units=pair_units,
     )
 
 
-def _units(pairs: Sequence[ListedPair], people: Mapping[str, str]) -> tuple[IntArray, int]:
+def _units(pairs: Sequence[Pair], people: Mapping[str, str]) -> tuple[IntArray, int]:
     """The units of a bootstrap: [n, 2] people, or the pairs themselves where the list names nobody; and their count."""
     if not people:
         numbers = np.arange(len(pairs))
@@ -107,26 +108,22 @@ def _units(pairs: Sequence[ListedPair], people: Mapping[str, str]) -> tuple[IntA
     return np.array(sides, dtype=np.int64), len(number)
 
 
-def scored_of_list(scored: ScoredList, named: bool) -> ScoredPairs:
-    """The pairs of a list as ScoredPairs; `named`: the list says who is on the photos."""
+def scored_of_list(scored: ScoredList) -> ScoredPairs:
+    """The pairs of a list as ScoredPairs."""
     order = np.argsort(scored.distances, kind="stable")
     close, far = order[~scored.same[order]], order[scored.same[order]][::-1]
     paths = [path for pair in scored.pairs for path in (pair.first, pair.second)]
     rows = np.arange(len(paths)).reshape(-1, 2)
-    trials = Trials(
-        unit="people" if named else "pairs",
-        units=scored.unit_count,
-        genuine=scored.distances[scored.same],
-        genuine_units=scored.units[scored.same],
-        close=scored.distances[close],
-        close_units=scored.units[close],
-    )
     return ScoredPairs(
+        unit=scored.unit,
+        units=scored.units,
+        genuine=scored.distances[scored.same],
+        genuine_units=scored.pair_units[scored.same],
+        close=scored.distances[close],
+        close_units=scored.pair_units[close],
         photos=len(set(paths)),
-        people=scored.unit_count if named else None,
         impostor=scored.distances[~scored.same],
-        trials=trials,
-        nearest_strangers=_named(paths, rows[close[:_LISTED]], trials.close[:_LISTED]),
+        nearest_strangers=_named(paths, rows[close[:_LISTED]], scored.distances[close[:_LISTED]]),
         farthest_photos=_named(paths, rows[far[:_LISTED]], scored.distances[far[:_LISTED]]),
     )
 
@@ -145,21 +142,17 @@ def score_everybody(portraits: Portraits, names: Mapping[str, str], highest_fmr:
     vectors = portraits.embeddings[rows]
     genuine, impostor, pairs = all_distances(vectors, people.astype(np.int64))
     close, close_rows = closest_impostors(vectors, people.astype(np.int64), _reach(impostor, highest_fmr))
-    trials = Trials(
+    farthest = np.argsort(-genuine, kind="stable")[:_LISTED]
+    return ScoredPairs(
         unit="people",
         units=len(people_names),
         genuine=genuine,
         genuine_units=people[pairs],
         close=close,
         close_units=people[close_rows],
-        photos=np.bincount(people),
-    )
-    farthest = np.argsort(-genuine, kind="stable")[:_LISTED]
-    return ScoredPairs(
+        photos_of=np.bincount(people),
         photos=len(paths),
-        people=len(people_names),
         impostor=impostor,
-        trials=trials,
         nearest_strangers=_named(paths, close_rows[:_LISTED], close[:_LISTED]),
         farthest_photos=_named(paths, pairs[farthest], genuine[farthest]),
     )

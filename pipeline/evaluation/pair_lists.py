@@ -8,12 +8,13 @@ fold n lines `Name i j`, two photos of one person, and n lines `NameA i NameB j`
 from __future__ import annotations
 
 import csv
+import functools
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Generic, NoReturn, TextIO, TypeAlias, TypeVar
+from typing import Final, NoReturn, TextIO
 
 from pipeline.errors import PairsInvalid, SourceMissing, UsageError
 from pipeline.evaluation.report import Skipped
@@ -28,21 +29,15 @@ _FALSE: Final = frozenset({"0", "false", "no"})
 _SHOWN: Final = 80  # characters of an invalid line
 _MOST_DIGITS: Final = 9  # of a number
 
-Photo = TypeVar("Photo")
-LfwPhoto: TypeAlias = tuple[str, int]  # a name, and a number from 1
-
 
 @dataclass(frozen=True)
-class Pair(Generic[Photo]):
-    """Two photos, and whether they show one person."""
+class Pair:
+    """Two photos, by their paths as the store and reports show them, and whether they show one person."""
 
-    first: Photo
-    second: Photo
+    first: str
+    second: str
     same: bool
     fold: int = 0
-
-
-ListedPair: TypeAlias = Pair[str]  # by their paths, as the store and reports show them
 
 
 @dataclass(frozen=True)
@@ -50,13 +45,9 @@ class PairList:
     """The pairs of a file, none twice."""
 
     source: Path
-    pairs: Sequence[ListedPair]
-    folds: int  # 1: the file has none
+    pairs: Sequence[Pair]
     files: dict[str, Path]  # path -> file, of every photo in the pairs
     people: dict[str, str] = field(default_factory=dict)  # path -> name, where the file names people
-
-    def __len__(self) -> int:
-        return len(self.pairs)
 
 
 def read_pair_list(file: Path, images: Path | None, skipped: Skipped) -> PairList:
@@ -65,16 +56,12 @@ def read_pair_list(file: Path, images: Path | None, skipped: Skipped) -> PairLis
 
     Raises SourceMissing, and PairsInvalid for an invalid line and for contradicting labels.
     """
-    folder = _folder(file, images)
+    folder, files, people = _folder(file, images), dict[str, Path](), dict[str, str]()
     if file.suffix.lower() == ".csv":
-        files: dict[str, Path] = {}
         pairs = [_csv_pair(file, line, row, folder, files) for line, row in _csv_rows(file)]
-        folds, people = 1, dict[str, str]()
     else:
-        lfw_pairs = read_pairs(file)
-        pairs, files, people = _located(lfw_pairs, folder)
-        folds = 1 + max(pair.fold for pair in lfw_pairs)
-    return PairList(file, _checked(file, pairs, skipped), folds, files, people)
+        pairs = _lfw_pairs(file, folder, files, people)
+    return PairList(file, _checked(file, pairs, skipped), files, people)
 
 
 def _folder(file: Path, images: Path | None) -> Path:
@@ -112,15 +99,24 @@ def photos_of_people(listed: PairList, images: Path | None) -> tuple[dict[str, P
     return files, people
 
 
-def read_pairs(file: Path) -> list[Pair[LfwPhoto]]:
-    """Reads a pairs file in LFW's format. Raises SourceMissing, or PairsInvalid with the invalid line."""
+def _lfw_pairs(file: Path, folder: Path, files: dict[str, Path], people: dict[str, str]) -> list[Pair]:
+    """The pairs of a file in LFW's format; fills `files` and `people`. In each fold the genuine pairs come first."""
+
+    @functools.cache
+    def path_of(name: str, number: int) -> str:
+        found = lfw_file(folder, name, number)
+        files[shown(found)], people[shown(found)] = found, name
+        return shown(found)
+
     with _opened(file) as stream:
         lines = stream.read().splitlines()
     folds, count = _head(file, lines[0] if lines else "")
-    pairs: list[Pair[LfwPhoto]] = []
+    pairs: list[Pair] = []
     for number, line in enumerate(lines[1:], start=2):
         if line.strip():
-            pairs.append(_pair(file, number, line, len(pairs), count))
+            fold, place = divmod(len(pairs), 2 * count)
+            (a, i), (b, j) = _photos(file, number, line, same=place < count)
+            pairs.append(Pair(path_of(a, i), path_of(b, j), place < count, fold))
     if len(pairs) != 2 * folds * count:
         _invalid(file, f"line 1 announces {2 * folds * count:,} pairs, but {len(pairs):,} follow")
     return pairs
@@ -148,36 +144,22 @@ def _head(file: Path, line: str) -> tuple[int, int]:
     return (int(numbers[0]), int(numbers[1])) if len(numbers) == 2 else (1, int(numbers[0]))
 
 
-def _pair(file: Path, number: int, line: str, position: int, count: int) -> Pair[LfwPhoto]:
-    """The pair at `position` of all; in each fold `count` genuine pairs come first, then as many impostor pairs."""
-    fold, kind = position // (2 * count), position % (2 * count) >= count
+def _photos(file: Path, number: int, line: str, *, same: bool) -> tuple[tuple[str, int], tuple[str, int]]:
+    """The names and numbers of the two photos in a line."""
     match line.split():
-        case [name, i, j] if _is_number(i) and _is_number(j) and not kind:
-            return Pair((name, int(i)), (name, int(j)), True, fold)
-        case [a, i, b, j] if _is_number(i) and _is_number(j) and kind:
+        case [name, i, j] if _is_number(i) and _is_number(j) and same:
+            return (name, int(i)), (name, int(j))
+        case [a, i, b, j] if _is_number(i) and _is_number(j) and not same:
             if a == b:
                 _invalid(file, f"line {number}: {a} is listed as two people")
-            return Pair((a, int(i)), (b, int(j)), False, fold)
-    form = "NameA i NameB j" if kind else "Name i j"
+            return (a, int(i)), (b, int(j))
+    form = "Name i j" if same else "NameA i NameB j"
     detail = f'line {number}: "{line.strip()[:_SHOWN]}" should be "{form}", by the counts in line 1'
     raise PairsInvalid(path=shown(file), detail=detail)
 
 
 def _is_number(text: str) -> bool:
     return text.isdecimal() and len(text) <= _MOST_DIGITS
-
-
-def _located(pairs: Sequence[Pair[LfwPhoto]], folder: Path) -> tuple[list[ListedPair], dict[str, Path], dict[str, str]]:
-    """The pairs by path, the files of the paths, and the people on them."""
-    files: dict[str, Path] = {}
-    people: dict[str, str] = {}
-    paths: dict[LfwPhoto, str] = {}
-    for photo in dict.fromkeys(side for pair in pairs for side in (pair.first, pair.second)):
-        file = lfw_file(folder, *photo)
-        paths[photo] = shown(file)
-        files[shown(file)], people[shown(file)] = file, photo[0]
-    located = [ListedPair(paths[pair.first], paths[pair.second], pair.same, pair.fold) for pair in pairs]
-    return located, files, people
 
 
 def lfw_file(folder: Path, name: str, number: int) -> Path:
@@ -204,7 +186,7 @@ def _csv_rows(file: Path) -> Iterator[tuple[int, dict[str, str]]]:
                 yield reader.line_num, dict(zip(header, row, strict=True))
 
 
-def _csv_pair(file: Path, line: int, row: dict[str, str], folder: Path, files: dict[str, Path]) -> ListedPair:
+def _csv_pair(file: Path, line: int, row: dict[str, str], folder: Path, files: dict[str, Path]) -> Pair:
     label = row["same"].strip().lower()
     if label not in _TRUE | _FALSE:
         _invalid(file, f'line {line}: same is "{row["same"]}", and must be 1 or 0')
@@ -215,12 +197,12 @@ def _csv_pair(file: Path, line: int, row: dict[str, str], folder: Path, files: d
         path = os.path.normpath(folder / row[column])
         files[shown(path)] = Path(path)
         sides.append(shown(path))
-    return ListedPair(sides[0], sides[1], label in _TRUE)
+    return Pair(sides[0], sides[1], label in _TRUE)
 
 
-def _checked(file: Path, pairs: Sequence[ListedPair], skipped: Skipped) -> list[ListedPair]:
+def _checked(file: Path, pairs: Sequence[Pair], skipped: Skipped) -> list[Pair]:
     """The pairs without repetitions. Raises PairsInvalid where labels contradict."""
-    kept: dict[tuple[str, str], ListedPair] = {}
+    kept: dict[tuple[str, str], Pair] = {}
     repeated = []
     for pair in pairs:
         first = kept.setdefault((min(pair.first, pair.second), max(pair.first, pair.second)), pair)

@@ -26,7 +26,7 @@ from pipeline.evaluation.pair_distances import (
     scored_of_list,
 )
 from pipeline.evaluation.pair_lists import photos_of_people, read_pair_list
-from pipeline.evaluation.pictures import histogram, line_plot
+from pipeline.evaluation.plots import histogram, line_plot
 from pipeline.evaluation.portraits import embed_photos
 from pipeline.evaluation.report import Report, Row, Section, Skipped, Table
 from pipeline.evaluation.statistics import (
@@ -159,12 +159,12 @@ def evaluate_pairs(
         genuine_pairs=int(scored.same.sum()),
         impostor_pairs=int((~scored.same).sum()),
         pairs_without_face=scored.without_face,
-        all_pairs=rated.trials.photos is not None,
+        all_pairs=rated.photos_of is not None,
         rates_photos=rated.photos,
         rates_people=rated.people,
         rates_genuine_pairs=len(rated.genuine),
         rates_impostor_pairs=len(rated.impostor),
-        resampled=rated.trials.unit,
+        resampled=rated.unit,
         rates=_rates(rated, calibration),
         at_threshold=_rates_at(rated, calibration, threshold),
         nearest_strangers=_named(rated.nearest_strangers, calibration),
@@ -208,11 +208,11 @@ def _accuracy(
     folds: tuple[tuple[float, float], ...] = ()
     error = None
     if scored.fold.max() > 0 and training is None:
-        folded = folded_accuracy(scored.distances, scored.same, scored.fold)
-        thresholds = [threshold_below(cut, calibration) for cut in folded.thresholds]
+        accuracies, cuts, right = folded_accuracy(scored.distances, scored.same, scored.fold)
+        thresholds = [threshold_below(cut, calibration) for cut in cuts]
         threshold, source = float(np.mean(thresholds)), OTHER_FOLDS
-        folds, error = tuple(zip(folded.accuracies, thresholds, strict=True)), folded.standard_error
-        right, accuracy = folded.right, folded.mean
+        folds, accuracy = tuple(zip(accuracies, thresholds, strict=True)), float(np.mean(accuracies))
+        error = float(np.std(accuracies, ddof=1) / math.sqrt(len(accuracies)))  # of the mean, as in LFW's results
     else:
         if training is not None:
             cut, source = best_threshold(training.distances, training.same), TRAINING_PAIRS
@@ -223,7 +223,7 @@ def _accuracy(
         accuracy = float(right.mean())
     return {
         "accuracy": accuracy,
-        "accuracy_interval_95": interval(resample_share(right, scored.units, scored.unit_count)),
+        "accuracy_interval_95": interval(resample_share(right, scored.pair_units, scored.units)),
         "threshold": threshold,
         "threshold_from": source,
         "folds": folds,
@@ -233,12 +233,12 @@ def _accuracy(
 
 def _rates(rated: ScoredPairs, calibration: Calibration) -> tuple[FnmrAtFmr, ...]:
     measurable = [fmr for fmr in FMRS if is_measurable(fmr, len(rated.impostor))]
-    resampled = resample_rates(rated.trials, measurable)
+    _, resampled = resample_rates(rated, measurable)
     rates = {}
     for column, fmr in enumerate(measurable):
         cut = threshold_at_fmr(rated.impostor, fmr)
         fnmr = float(np.mean(rated.genuine >= cut))
-        spread = interval(resampled.fnmr[:, column])
+        spread = interval(resampled[:, column])
         rates[fmr] = FnmrAtFmr(fmr, pairs_needed(fmr), threshold_below(cut, calibration), cut, fnmr, spread)
     return tuple(rates.get(fmr, FnmrAtFmr(fmr, pairs_needed(fmr))) for fmr in FMRS)
 
@@ -246,7 +246,7 @@ def _rates(rated: ScoredPairs, calibration: Calibration) -> tuple[FnmrAtFmr, ...
 def _rates_at(rated: ScoredPairs, calibration: Calibration, threshold: float) -> RatesAt:
     cut = match_cut(threshold, calibration)
     false_matches = int(np.count_nonzero(rated.impostor < cut))
-    missed, trials = rated.genuine >= cut, rated.trials
+    missed = rated.genuine >= cut
     return RatesAt(
         threshold=threshold,
         false_matches=false_matches,
@@ -254,7 +254,7 @@ def _rates_at(rated: ScoredPairs, calibration: Calibration, threshold: float) ->
         fmr_below_95=None if false_matches else RULE_OF_3 / len(rated.impostor),
         false_non_matches=int(missed.sum()),
         fnmr=float(missed.mean()),
-        fnmr_interval_95=interval(resample_share(missed, trials.genuine_units, trials.units)),
+        fnmr_interval_95=interval(resample_share(missed, rated.genuine_units, rated.units)),
     )
 
 
@@ -383,22 +383,22 @@ def report_pairs(
     if all_pairs:
         files, names = photos_of_people(listed, images)
     files.update({} if training is None else training.files)
-    embedded = embed_photos(files, settings, store, "evaluate pairs", progress)
-    calibration = Calibration.from_dict(embedded.identity.calibration)
-    scored = score_list(listed, embedded.portraits, skipped)
-    trained = None if training is None else score_list(training, embedded.portraits, skipped_training)
+    portraits, identity, settings = embed_photos(files, settings, store, "evaluate pairs", progress)
+    calibration = Calibration.from_dict(identity.calibration)
+    scored = score_list(listed, portraits, skipped)
+    trained = None if training is None else score_list(training, portraits, skipped_training)
     progress.start("pairs", None)
     if all_pairs:
-        rated = score_everybody(embedded.portraits, names, max(FMRS))
-        for path, reason in embedded.portraits.skipped.items():
+        rated = score_everybody(portraits, names, max(FMRS))
+        for path, reason in portraits.skipped.items():
             if path in names and path not in listed.files:
                 skipped.add(f"a further photo: {reason}", path)
     else:
-        rated = scored_of_list(scored, bool(listed.people))
+        rated = scored_of_list(scored)
     with skipped.explaining(), skipped_training.explaining():
-        result = evaluate_pairs(scored, rated, calibration, embedded.settings.match.threshold, trained)
+        result = evaluate_pairs(scored, rated, calibration, settings.match.threshold, trained)
     shared = set() if training is None else set(training.people.values()) & set(listed.people.values())
-    match, identity = embedded.settings.match, embedded.identity
+    match = settings.match
     figures = {
         **asdict(result),
         "fnmr_at_fmr": result.fnmr_at_fmr,

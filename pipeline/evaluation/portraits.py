@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from pipeline.config import RunSettings, Settings
+from pipeline.config import Settings
 from pipeline.errors import ImageRejected
 from pipeline.evaluation.report import NOT_KEPT, unusable
 from pipeline.extraction.extractor import BatchExtractor
-from pipeline.extraction.images.decode import Decoder
+from pipeline.extraction.images.decode import decode_image
 from pipeline.extraction.images.files import read_file
 from pipeline.jobs.models import load_extractor
 from pipeline.jobs.store import Store, open_store
@@ -28,7 +28,7 @@ from pipeline.jobs.store_settings import settings_of_store, settle_threshold
 from pipeline.matching.references import check_embeddings
 from pipeline.runtime.threads import thread_count
 from pipeline.store import StoreIdentity, damaged_file, read_embeddings, vectors_of
-from pipeline.types import QUALITIES, BoolArray, DecodedImage, FloatArray, Progress
+from pipeline.types import BoolArray, DecodedImage, FloatArray, Progress, boxes_of
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,6 @@ class Portraits:
 
     paths: Sequence[str]  # [n] as the store and reports show them; none twice
     embeddings: FloatArray  # [n, d] float32 of norm 1; all NaN where no face was found
-    quality: FloatArray  # [n, 3] in [0, 1] in the order of `QUALITIES`; NaN where no face was found
     skipped: dict[str, str]  # path -> reason, of the photos left out
 
     def __post_init__(self) -> None:
@@ -56,19 +55,11 @@ class Portraits:
         return np.asarray(~np.isnan(self.embeddings).all(axis=1))
 
 
-@dataclass(frozen=True)
-class Embedded:
-    """Portraits, the model that made them, and its settings."""
-
-    portraits: Portraits
-    identity: StoreIdentity
-    settings: Settings
-
-
 def embed_photos(
     files: Mapping[str, Path], settings: Settings, store: Path | None, command: str, progress: Progress
-) -> Embedded:
-    """The faces of the photos `files` (path as the store shows it -> file): those of `store`, or computed now.
+) -> tuple[Portraits, StoreIdentity, Settings]:
+    """The faces of the photos `files` (path as the store shows it -> file), those of `store` or computed now; the model
+    that made them; and its settings.
 
     Raises StoreError (StoreMismatch where the settings name another model than the store's), ModelError, DeviceError,
     UsageError.
@@ -76,21 +67,18 @@ def embed_photos(
     if store is not None:
         with open_store(store, command=command) as opened:
             settled = settings_of_store(settings, opened.identity, store)
-            return Embedded(stored_portraits(opened, list(files)), opened.identity, settled)
+            return stored_portraits(opened, list(files)), opened.identity, settled
     identity = make_identity(settings)
     settled = settle_threshold(settings, identity)
     progress.start("loading the models", None)
     extractor = load_extractor(settled, identity, Path())
     progress.start("embedding", len(files))
-    portraits = extract_portraits(extractor, Decoder(settled.decode), files, progress.advance)
-    return Embedded(portraits, identity, settled)
+    portraits = extract_portraits(extractor, files, progress.advance)
+    return portraits, identity, settled
 
 
 def extract_portraits(
-    extractor: BatchExtractor,
-    decoder: Decoder,
-    files: Mapping[str, Path],
-    advance: Callable[[int], None] = lambda _count: None,
+    extractor: BatchExtractor, files: Mapping[str, Path], advance: Callable[[int], None] = lambda _count: None
 ) -> Portraits:
     """Decodes and extracts the photos `files` (path -> file); `advance(n)` reports n as done.
 
@@ -99,27 +87,23 @@ def extract_portraits(
     skipped: dict[str, str] = {}
     kept: list[str] = []
     vectors = [np.empty((0, extractor.embedder.embedding_size), np.float32)]
-    qualities = [np.empty((0, len(QUALITIES)), np.float32)]
-    for batch in decoded_batches(files, decoder, extractor.settings.run, skipped.__setitem__, advance):
+    for batch in decoded_batches(files, extractor.settings, skipped.__setitem__, advance):
         tables = extractor.extract([image for _, image in batch])
         kept += [name for name, _ in batch]
         for (_, image), faces in zip(batch, tables, strict=True):
-            vector, quality = _central(faces, image, vectors[0].shape[1])
-            vectors.append(vector)
-            qualities.append(quality)
+            vectors.append(_central(faces, image, vectors[0].shape[1]))
         advance(len(batch))
-    return Portraits(kept, np.concatenate(vectors), np.concatenate(qualities), skipped)
+    return Portraits(kept, np.concatenate(vectors), skipped)
 
 
-def _central(faces: pa.Table, image: DecodedImage, size: int) -> tuple[FloatArray, FloatArray]:
-    """The embedding [1, size] and the qualities [1, 3] of the face nearest the centre; NaN without a face."""
+def _central(faces: pa.Table, image: DecodedImage, size: int) -> FloatArray:
+    """The embedding [1, size] of the face nearest the centre; NaN without a face."""
     if not len(faces):
-        return np.full((1, size), np.nan, np.float32), np.full((1, len(QUALITIES)), np.nan, np.float32)
-    corners = np.stack([faces[name].to_numpy() for name in ("x1", "y1", "x2", "y2")], axis=1).astype(np.float64)
+        return np.full((1, size), np.nan, np.float32)
+    corners = boxes_of(faces).astype(np.float64)
     offsets = corners[:, :2] + corners[:, 2:] - np.array([image.width, image.height])
     row = int((offsets**2).sum(axis=1).argmin())
-    quality = np.array([[faces[name][row].as_py() for name in QUALITIES]], np.float32)
-    return vectors_of(faces["embedding"], size)[row : row + 1], quality
+    return vectors_of(faces["embedding"], size)[row : row + 1]
 
 
 def stored_portraits(store: Store, paths: Sequence[str]) -> Portraits:
@@ -140,9 +124,7 @@ def stored_portraits(store: Store, paths: Sequence[str]) -> Portraits:
             skipped[path] = NOT_KEPT
         else:
             kept[path] = photos[path]
-    qualities = [[photo[name] for name in QUALITIES] for photo in kept.values()]
-    vectors = _stored_vectors(store, list(kept.values()))
-    return Portraits(list(kept), vectors, np.array(qualities, np.float32).reshape(-1, len(QUALITIES)), skipped)
+    return Portraits(list(kept), _stored_vectors(store, list(kept.values())), skipped)
 
 
 def _stored_vectors(store: Store, photos: Sequence[Mapping[str, Any]]) -> FloatArray:
@@ -166,19 +148,15 @@ def _stored_vectors(store: Store, photos: Sequence[Mapping[str, Any]]) -> FloatA
 
 
 def decoded_batches(
-    files: Mapping[str, Path],
-    decoder: Decoder,
-    limits: RunSettings,
-    skip: Callable[[str, str], None],
-    advance: Callable[[int], None],
+    files: Mapping[str, Path], settings: Settings, skip: Callable[[str, str], None], advance: Callable[[int], None]
 ) -> Iterator[list[tuple[str, DecodedImage]]]:
     """Batches of (path, image) in the order of `files` (path -> file).
 
     Calls `skip(path, reason)` and `advance(1)` for a photo that cannot be decoded.
     """
     batch: list[tuple[str, DecodedImage]] = []
-    pixels = 0
-    for path, image in _read(files, decoder, thread_count(limits.threads)):
+    limits, pixels = settings.run, 0
+    for path, image in _read(files, settings):
         if isinstance(image, ImageRejected):
             skip(path, f"{image.status}: {image.reason}")
             advance(1)
@@ -193,18 +171,16 @@ def decoded_batches(
         yield batch
 
 
-def _read(
-    files: Mapping[str, Path], decoder: Decoder, threads: int
-) -> Iterator[tuple[str, DecodedImage | ImageRejected]]:
-    """The photos in order, `threads` of them decoded at a time."""
+def _read(files: Mapping[str, Path], settings: Settings) -> Iterator[tuple[str, DecodedImage | ImageRejected]]:
+    """The photos in order, one for each thread decoded at a time."""
 
     def decode(file: Path) -> DecodedImage | ImageRejected:
         try:
-            return decoder(read_file(file, decoder.settings.max_bytes))
+            return decode_image(read_file(file, settings.decode.max_bytes), settings.decode)
         except ImageRejected as problem:
             return problem
 
-    paths = list(files)
+    paths, threads = list(files), thread_count(settings.run.threads)
     with ThreadPoolExecutor(threads, thread_name_prefix="decode") as pool:
         for start in range(0, len(paths), threads):
             part = paths[start : start + threads]

@@ -39,24 +39,6 @@ _FIRST: Final = 3
 _AT_LEAST: Final = 200
 
 
-@dataclass(frozen=True)
-class FoldedAccuracy:
-    """Accuracy by cross-validation: each fold at the threshold that is best on all others (Huang et al. 2007)."""
-
-    accuracies: tuple[float, ...]  # one per fold
-    thresholds: tuple[float, ...]
-    right: BoolArray  # [n] which pairs were decided correctly
-
-    @property
-    def mean(self) -> float:
-        return float(np.mean(self.accuracies))
-
-    @property
-    def standard_error(self) -> float:
-        """Of the mean over the folds, as in LFW's results."""
-        return float(np.std(self.accuracies, ddof=1) / math.sqrt(len(self.accuracies)))
-
-
 def squared_distances(first: FloatArray, second: FloatArray) -> DoubleArray:
     """[n] squared L2 of the rows of two [n, d] arrays of unit vectors; a row of NaN (no face) is infinitely far."""
     products = np.einsum("nd,nd->n", first.astype(np.float64), second.astype(np.float64))
@@ -89,8 +71,14 @@ def best_threshold(distances: DoubleArray, genuine: BoolArray) -> float:
     return middle if middle > edges[k] else float(edges[k + 1])
 
 
-def folded_accuracy(distances: DoubleArray, genuine: BoolArray, fold: IntArray) -> FoldedAccuracy:
-    """Accuracy of the pairs [n] over the folds [n] (0, 1, ...) that they lie in, at least two."""
+def folded_accuracy(
+    distances: DoubleArray, genuine: BoolArray, fold: IntArray
+) -> tuple[list[float], list[float], BoolArray]:
+    """Accuracy of the pairs [n] by cross-validation over the folds [n] (0, 1, ...) that they lie in, at least two: each
+    fold at the threshold that is best on all others (Huang et al. 2007).
+
+    Returns the accuracy and the threshold of each fold, and which pairs were decided correctly [n].
+    """
     right = np.zeros(len(distances), dtype=np.bool_)
     thresholds = []
     for number in range(int(fold.max()) + 1):
@@ -98,7 +86,7 @@ def folded_accuracy(distances: DoubleArray, genuine: BoolArray, fold: IntArray) 
         thresholds.append(best_threshold(distances[~inside], genuine[~inside]))
         right[inside] = decisions_right(distances[inside], genuine[inside], thresholds[-1])
     accuracies = [float(right[fold == number].mean()) for number in range(len(thresholds))]
-    return FoldedAccuracy(tuple(accuracies), tuple(thresholds), right)
+    return accuracies, thresholds, right
 
 
 def is_measurable(fmr: float, impostor_pairs: int) -> bool:
@@ -159,27 +147,22 @@ class Trials:
     close: DoubleArray  # [t] the closest impostor pairs, ascending, or all of them
     close_units: IntArray  # [t, 2]; for pairs the same unit twice
     # [units] photos of each person, where all pairs of these photos count; None: `close` are all impostor pairs.
-    photos: IntArray | None = None
+    photos_of: IntArray | None = None
 
     def impostor_weight(self, weights: IntArray) -> float:
         """The total weight of the impostor pairs, where unit i was drawn `weights[i]` times."""
-        if self.photos is None:
+        if self.photos_of is None:
             return float(_pair_weights(self.close_units, weights).sum())
-        drawn = (weights * self.photos).astype(np.float64)
+        drawn = (weights * self.photos_of).astype(np.float64)
         return float((drawn.sum() ** 2 - (drawn**2).sum()) / 2)
 
 
-@dataclass(frozen=True)
-class Resampled:
-    """Rates of each resample."""
-
-    thresholds: DoubleArray  # [resamples, f] at each FMR; NaN where a resample has no impostor pair
-    fnmr: DoubleArray  # [resamples, f] at these thresholds
-
-
-def resample_rates(trials: Trials, fmrs: Sequence[float], resamples: int = RESAMPLES) -> Resampled:
-    """Thresholds and FNMR at `fmrs`. Where a resample needs more impostor pairs than `trials.close` has, its threshold
-    is infinity, and its FNMR accordingly low."""
+def resample_rates(
+    trials: Trials, fmrs: Sequence[float], resamples: int = RESAMPLES
+) -> tuple[DoubleArray, DoubleArray]:
+    """The thresholds of each resample at `fmrs` [f], and the FNMR at these: [resamples, f] each, NaN where a resample
+    has no impostor pair. Where one needs more impostor pairs than `trials.close` has, its threshold is infinity, and
+    its FNMR accordingly low."""
     order = np.argsort(trials.genuine, kind="stable")
     genuine, genuine_units = trials.genuine[order], trials.genuine_units[order]
     thresholds = np.full((resamples, len(fmrs)), np.nan)
@@ -190,7 +173,7 @@ def resample_rates(trials: Trials, fmrs: Sequence[float], resamples: int = RESAM
             continue
         thresholds[k] = _thresholds(trials, weights, np.asarray(fmrs) * total + 1e-9)
         fnmr[k] = _missed(genuine, _pair_weights(genuine_units, weights), thresholds[k])
-    return Resampled(thresholds, fnmr)
+    return thresholds, fnmr
 
 
 def _thresholds(trials: Trials, weights: IntArray, allowed: DoubleArray) -> DoubleArray:

@@ -3,6 +3,7 @@ its five landmarks."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -62,16 +63,15 @@ def warp_crops(batch: ImageBatch, detections: Detections, size: int = FIVE_POINT
     Waits once for the device.
     """
     landmarks = detections.landmarks - PIXEL_CENTRE
-    across, down, origin = _crop_to_image(landmarks, _template(size, landmarks.device))
-    detail = torch.log2(across.norm(dim=1)).nan_to_num(0).round().clamp(0, _MAX_SAMPLES_LOG2)
+    frames = _crop_to_image(landmarks, _template(size, landmarks.device))
+    detail = torch.log2(frames[0].norm(dim=1)).nan_to_num(0).round().clamp(0, _MAX_SAMPLES_LOG2)
     crops = torch.empty((len(detections), 3, size, size), device=batch.device)
     details = detail.cpu().numpy()
     for level in np.unique(details):
         samples = 2 ** int(level)
         members = torch.from_numpy(np.flatnonzero(details == level)).to(batch.device, non_blocking=True)
         for part in torch.split(members, max(1, _SAMPLES_AT_ONCE // (size * samples) ** 2)):
-            frame = (across[part], down[part], origin[part])
-            crops[part] = sample_crops(batch, detections.image_index[part], *frame, size, samples)
+            crops[part] = _sampled(batch, detections.image_index[part], [each[part] for each in frames], size, samples)
     return crops
 
 
@@ -103,20 +103,15 @@ def _crop_to_image(landmarks: torch.Tensor, template: torch.Tensor) -> tuple[tor
     return across, down, centre - target[0] * across - target[1] * down
 
 
-def sample_crops(
-    batch: ImageBatch,
-    image_index: torch.Tensor,
-    across: torch.Tensor,
-    down: torch.Tensor,
-    origin: torch.Tensor,
-    size: int,
-    samples: int,
+def _sampled(
+    batch: ImageBatch, image_index: torch.Tensor, frames: Sequence[torch.Tensor], size: int, samples: int
 ) -> torch.Tensor:
     """Crops [n, 3, size, size] float32 of the images [n], each pixel the mean of samples x samples.
 
-    A crop's pixel (0, 0) lies at `origin` [n, 2] in the image, counted from pixel centres; `across` and `down` [n, 2]
-    are the image vectors of one step to the right and one step down.
+    `frames`: for each crop the image vectors of one step to the right and one step down, and the image point of its
+    pixel (0, 0), counted from pixel centres; [n, 2] each.
     """
+    across, down, origin = frames
     steps = (torch.arange(size * samples, device=origin.device, dtype=torch.float32) + 0.5) / samples - 0.5
     x = steps[None, None, :, None] * across[:, None, None]
     y = steps[None, :, None, None] * down[:, None, None]

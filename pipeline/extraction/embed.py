@@ -17,7 +17,7 @@ from pipeline.models.load import load_torch_network
 from pipeline.models.registry import WeightSet
 from pipeline.models.weights import ResolvedWeights, load_centre
 from pipeline.runtime.device import padded
-from pipeline.runtime.stage_times import NetworkCounts
+from pipeline.runtime.stage_times import CallCounts
 from pipeline.types import FloatArray
 
 # Crops in one forward pass, by type of device: bounds the memory (some 10 MB a crop), and more gains nothing on a CPU.
@@ -46,7 +46,7 @@ class Embedder:
         self.alignment = weights.preprocessing.alignment
         self.device = device
         self.backend = backend_of(network)
-        self.counts = NetworkCounts()
+        self.counts = CallCounts()
         self._preprocessing = weights.preprocessing
         self._dtype = dtype
         self._network = network.to(device, dtype)

@@ -70,7 +70,8 @@ class BatchExtractor:
         columns = [
             torch.minimum(detections.boxes.clamp(min=0), limit),
             detections.landmarks.flatten(1),
-            torch.stack([detections.scores, quality.center_pose, quality.sharpness, quality.contrast], dim=1),
+            detections.scores[:, None],
+            quality,
             embeddings,
             detections.image_index[:, None].float(),  # exact below 2**24, in the same copy to the host
         ]

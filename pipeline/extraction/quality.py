@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import torch
 
-from pipeline.types import Detections, FaceCrops, Quality
+from pipeline.types import Detections, FaceCrops
 
 # The five landmarks of a mean frontal face: x right, y down, z towards the camera; origin between the eyes, unit the
 # eyes' distance, the eyes and the corners of the mouth in the plane z = 0. The plane's figures are medians of MTCNN
@@ -57,8 +57,9 @@ _BLANK, _NOISE = 0.1, 0.5
 
 
 @torch.inference_mode()
-def assess_quality(crops: FaceCrops, detections: Detections) -> Quality:
-    """Rates n faces, from their crops [n, 3, S, S], landmarks [n, 5, 2] and scores [n], on the device of the crops.
+def assess_quality(crops: FaceCrops, detections: Detections) -> torch.Tensor:
+    """Rates n faces, from their crops [n, 3, S, S], landmarks [n, 5, 2] and scores [n], on the device of the crops:
+    [n, 3] float32 in [0, 1] in the order of `types.QUALITIES`, higher is better.
 
     Each value depends on its own face only, and a mirrored face has the same values (up to rounding). The vendor's
     labels for all three: excellent from 0.7, good 0.6, marginal 0.45, poor 0.3, very poor below.
@@ -66,7 +67,7 @@ def assess_quality(crops: FaceCrops, detections: Detections) -> Quality:
     share = _INNER * crops.box_share
     cells = _cells(crops.pixels, share)
     trust = _trust(detections.scores, cells, _in_cells(detections.landmarks, crops, share))
-    return Quality(center_pose(detections.landmarks) * trust, _sharpness(cells), _contrast(cells))
+    return torch.stack([center_pose(detections.landmarks) * trust, _sharpness(cells), _contrast(cells)], dim=1)
 
 
 def center_pose(landmarks: torch.Tensor) -> torch.Tensor:

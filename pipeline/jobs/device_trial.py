@@ -21,7 +21,7 @@ from pipeline.jobs.models import load_extractor
 from pipeline.jobs.sample_photos import portrait
 from pipeline.jobs.store_identity import make_identity
 from pipeline.runtime.device import describe, device_errors, resolve_device
-from pipeline.runtime.optional_triton import outcomes
+from pipeline.runtime.optional_kernels import outcomes
 from pipeline.types import DecodedImage, FloatArray, boxes_of
 
 MOST_SHIFT_PX: Final = 0.5  # of a box's side, in a photo of 512 x 600

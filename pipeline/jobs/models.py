@@ -18,6 +18,7 @@ from pipeline.models.backend import choose_backend, fast_precision
 from pipeline.models.weights import cache_folder, detector_files, resolve
 from pipeline.runtime.device import describe, device_errors, resolve_device, synchronize
 from pipeline.runtime.precision import check_fast_mode, set_tf32
+from pipeline.runtime.stage_times import PNET
 from pipeline.runtime.threads import set_threads
 from pipeline.store import StoreIdentity
 
@@ -62,7 +63,7 @@ def work_of(decoder: Decoder, extractor: BatchExtractor | None) -> WorkDone:
     return WorkDone(
         device=describe(extractor.device) if extractor else None,
         backend=extractor.embedder.backend if extractor else None,
-        decoded=decoder.calls,
-        detector_calls=extractor.detector.counts.pnet.calls if extractor else 0,
+        decoded=decoder.counts.calls,
+        detector_calls=extractor.detector.counts[PNET].calls if extractor else 0,
         embedder_calls=extractor.embedder.counts.calls if extractor else 0,
     )

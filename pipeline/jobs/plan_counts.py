@@ -81,7 +81,7 @@ class PlanCounts:
         """With what the scan left alone."""
         return dataclasses.replace(
             self,
-            other_files=scanned.other_files,
+            other_files=scanned.left_alone.total(),
             left_alone=dict(scanned.left_alone),
             left_out=dict(scanned.left_out),
             left_out_folders=scanned.left_out_folders,

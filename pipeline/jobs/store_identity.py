@@ -51,7 +51,7 @@ def _calibration(settings: Settings, resolved: ResolvedWeights) -> Calibration:
         return read_calibration(settings.model.calibration, resolved.sha256, output_settings, preprocessing)
     if resolved.weight_set.preprocessing.centre_sha256 and not settings.embed.centre:
         return Calibration(note="none: that of the weights is for centred embeddings")
-    return Calibration(**resolved.weight_set.calibration.as_dict())
+    return resolved.weight_set.calibration
 
 
 def preprocessing_of(settings: Settings, resolved: ResolvedWeights) -> dict[str, Any]:
@@ -59,7 +59,7 @@ def preprocessing_of(settings: Settings, resolved: ResolvedWeights) -> dict[str,
     preprocessing = resolved.weight_set.preprocessing
     if not settings.embed.centre:
         preprocessing = dataclasses.replace(preprocessing, centre_sha256=None)
-    return preprocessing.as_dict()
+    return dataclasses.asdict(preprocessing)
 
 
 def weights_file(settings: Settings) -> Path | None:

@@ -39,25 +39,21 @@ def group_faces(
     """
     if not 1 <= block_faces <= MAX_BLOCK_FACES:
         raise UsageError(message=f"A block has 1 to {MAX_BLOCK_FACES} faces, not {block_faces}.")
-    _check_lengths(faces)
-    norm = check_embeddings(faces.embeddings, index.embedding_size)
-
-    def group(view: IndexView) -> Decisions:
-        grouping = _Grouping(faces, view, matcher, norm)
-        for start in range(0, len(faces), block_faces):
-            grouping.decide(start, min(start + block_faces, len(faces)))
-        return grouping.decisions()
-
-    return with_room(group, index.view())
-
-
-def _check_lengths(faces: FaceBatch) -> None:
     count = len(faces)
     if len(faces.insertable) != count or len(faces.image_hashes) != count or faces.boxes.shape != (count, 4):
         raise UsageError(
             message=f"{count} embeddings need as many insertable flags, image hashes and boxes, not "
             f"{len(faces.insertable)}, {len(faces.image_hashes)} and {list(faces.boxes.shape)}."
         )
+    norm = check_embeddings(faces.embeddings, index.embedding_size)
+
+    def group(view: IndexView) -> Decisions:
+        grouping = _Grouping(faces, view, matcher, norm)
+        for start in range(0, count, block_faces):
+            grouping.decide(start, min(start + block_faces, count))
+        return grouping.decisions()
+
+    return with_room(group, index.view())
 
 
 @dataclass(frozen=True)

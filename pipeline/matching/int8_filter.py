@@ -27,13 +27,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from pipeline.matching.error_bound import ROUNDING
-from pipeline.runtime.optional_numba import if_compiled
+from pipeline.runtime.optional_kernels import if_compiled
 from pipeline.runtime.threads import even_parts, over_threads
 from pipeline.types import DoubleArray, FloatArray, IntArray
 
@@ -96,8 +96,7 @@ class Codes:
         int8_kernels.quantize(np.ascontiguousarray(vectors), part.codes, part.scales, part.errors)
 
 
-@dataclass(frozen=True)
-class _Queries:
+class _Queries(NamedTuple):
     """m queries as codes, with the factors that turn a row's scale and error into its interval."""
 
     codes: npt.NDArray[np.int16]  # [m, d]: h
@@ -152,8 +151,7 @@ def _scan(codes: Codes, dead: IntArray, rows: slice, queries: _Queries, k: int, 
     lows, counts = np.full((count, k), -np.inf), np.zeros(count, dtype=np.int64)
     kept, highs = np.empty(room, dtype=np.int64), np.empty(room)
     complete = int8_kernels.scan(
-        codes.codes, codes.scales, codes.errors, rows.start, rows.stop, dead,
-        queries.codes, queries.units, queries.slopes, queries.offsets,
+        codes.codes, codes.scales, codes.errors, rows.start, rows.stop, dead, *queries,
         ties, _LEAST, floor, lows, kept, highs, counts,
     )  # fmt: skip
     return _Scan(complete, lows, kept, highs, counts)

@@ -172,29 +172,14 @@ class ReferenceIndex:
         order: IntArray,
         image_hashes: Sequence[Iterable[str]],
         boxes: FloatArray,
+        removed: IntArray | None = None,
     ) -> None:
         """Adds m references: `vectors` [m, d] of norm 1, `order` [m], the hashes of each image (of its bytes and of its
-        pixels), `boxes` [m, 4] xyxy in pixels of that image.
+        pixels), `boxes` [m, 4] xyxy in pixels of that image. In the same step it does what `remove` does with those at
+        `removed`: a view has either these or the new ones.
 
-        Raises EmbeddingInvalid, or UsageError if the lengths disagree; then nothing was added.
+        Raises EmbeddingInvalid, or UsageError if the lengths disagree; then nothing was changed.
         """
-        self.replace(np.empty(0, dtype=np.int64), vectors, order, image_hashes, boxes)
-
-    def remove(self, positions: IntArray) -> None:
-        """Makes the references at `positions` [t] dead. Raises UsageError, and removes none, if one is not alive or is
-        named twice."""
-        view = self._view
-        self._view = self._snapshot(len(view), view.max_norm, _with_dead(view, positions))
-
-    def replace(
-        self,
-        positions: IntArray,
-        vectors: FloatArray,
-        order: IntArray,
-        image_hashes: Sequence[Iterable[str]],
-        boxes: FloatArray,
-    ) -> None:
-        """`remove` and `append` in one step: a view has either the old references or the new ones."""
         view, count = self._view, len(vectors)
         norm = check_embeddings(vectors, self.embedding_size)
         if len(order) != count or len(image_hashes) != count or boxes.shape != (count, 4):
@@ -202,12 +187,18 @@ class ReferenceIndex:
                 message=f"{count} references need as many order numbers, hashes and boxes, "
                 f"not {len(order)}, {len(image_hashes)} and {list(boxes.shape)}."
             )
-        dead = _with_dead(view, positions)
+        dead = view.dead if removed is None else _with_dead(view, removed)
         self._write(len(view), vectors, order)
         rows = zip(order.tolist(), image_hashes, boxes.tolist(), strict=True)
         for position, (number, hashes, box) in enumerate(rows, len(view)):
             self._images.add(number, position, hashes, box)
         self._view = self._snapshot(len(view) + count, max(view.max_norm, norm), dead)
+
+    def remove(self, positions: IntArray) -> None:
+        """Makes the references at `positions` [t] dead. Raises UsageError, and removes none, if one is not alive or is
+        named twice."""
+        view = self._view
+        self._view = self._snapshot(len(view), view.max_norm, _with_dead(view, positions))
 
     def compacted(self) -> tuple[ReferenceIndex, IntArray]:
         """A copy without the dead rows, and the positions [l], ascending, that its rows had here."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Final
 
 import torch
@@ -25,9 +24,7 @@ class Architecture:
     build: Callable[[Mapping[str, torch.Tensor]], nn.Module]
 
 
-ARCHITECTURES: Final[Mapping[str, Architecture]] = MappingProxyType(
-    {
-        "inception-resnet-v1": Architecture(facenet.convert_graph, inception_resnet.build_network),
-        "sface": Architecture(sface.convert_onnx, sface_network.build_network),
-    }
-)
+ARCHITECTURES: Final[Mapping[str, Architecture]] = {
+    "inception-resnet-v1": Architecture(facenet.convert_graph, inception_resnet.build_network),
+    "sface": Architecture(sface.convert_onnx, sface_network.build_network),
+}

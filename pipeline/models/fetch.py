@@ -7,7 +7,8 @@ from pathlib import Path
 
 from pipeline.errors import UsageError, WeightsCorrupt
 from pipeline.models.files.cache import cache_errors, exclusive, publish, replacing, sha256_of
-from pipeline.models.files.download import TIMEOUT_S, ProgressFn, download
+from pipeline.models.files.converted import check_converted, is_current
+from pipeline.models.files.download import ProgressFn, download
 from pipeline.models.registry import WeightSet
 from pipeline.models.weights import (
     acceptance_file,
@@ -29,7 +30,6 @@ def fetch(
     file: Path | None = None,
     accept_sha256: str | None = None,
     progress: ProgressFn | None = None,
-    timeout_s: float = TIMEOUT_S,
 ) -> list[Path]:
     """Makes the weights of `row` ready for use, from `file` or from their source; returns where they lie.
 
@@ -43,7 +43,7 @@ def fetch(
     with exclusive(cache, row.name):
         target = cached_file(row, cache)
         if not row.package:
-            _bring(row, file, target, accepted, progress, timeout_s)
+            _bring(row, file, target, accepted, progress)
         # A file that the user names is used or refused, whatever the cache has.
         elif file is not None or not _is_whole(row, target):
             convert(row, file or package_files(row)[0], target)
@@ -64,17 +64,13 @@ def _check_options(row: WeightSet, file: Path | None, accept_sha256: str | None)
 
 
 def _is_whole(row: WeightSet, target: Path) -> bool:
-    from pipeline.models.files.converted import check_converted, is_current
-
     try:
         return is_current(target, row.file.sha256) and bool(check_converted(target))
     except WeightsCorrupt:
         return False
 
 
-def _bring(
-    row: WeightSet, file: Path | None, target: Path, accepted: str | None, progress: ProgressFn | None, timeout_s: float
-) -> None:
+def _bring(row: WeightSet, file: Path | None, target: Path, accepted: str | None, progress: ProgressFn | None) -> None:
     known = known_hashes(row, target.parent) | ({accepted} if accepted else set())
     refused = target.with_name(target.name + ".refused")
     if file is not None:
@@ -84,7 +80,7 @@ def _bring(
     elif refused.exists() and (sha256 := hash_weights(row, refused)) in known:
         publish(refused, target)
     else:
-        sha256 = _download(row, target, refused, known, progress, timeout_s)
+        sha256 = _download(row, target, refused, known, progress)
     if accepted is not None and sha256 == accepted:
         with replacing(acceptance_file(row, target.parent)) as record:
             record.write(accepted.encode() + b"\n")
@@ -100,13 +96,11 @@ def _copy(row: WeightSet, file: Path, target: Path, known: set[str]) -> str:
     return sha256
 
 
-def _download(
-    row: WeightSet, target: Path, refused: Path, known: set[str], progress: ProgressFn | None, timeout_s: float
-) -> str:
+def _download(row: WeightSet, target: Path, refused: Path, known: set[str], progress: ProgressFn | None) -> str:
     """Downloads to `target`; a file with an unknown hash is kept as `refused`, in case the user accepts it."""
     part = target.with_name(target.name + ".part")
     with cache_errors(target.parent):
-        download(row.url or "", part, progress, timeout_s)
+        download(row.url or "", part, progress)
     sha256 = hash_weights(row, part)
     publish(part, target if sha256 in known else refused)
     if sha256 not in known:

@@ -5,20 +5,18 @@ Plain data, in `registry.yaml`: usable without the weights and without torch.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Final, Literal, TypeAlias
 
 import yaml
 
 from pipeline.errors import UnknownWeights
+from pipeline.matching.calibration import Calibration
 
 # How `align` cuts a face out: the box with a margin, or turned and scaled by its five landmarks.
 Alignment: TypeAlias = Literal["box", "five-point"]
-BOX: Final = "box"
 FIVE_POINT: Final = "five-point"
 
 
@@ -44,28 +42,6 @@ class Preprocessing:
     alignment: Alignment
     centre_sha256: str | None = None
 
-    def as_dict(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
-
-
-@dataclass(frozen=True)
-class CalibrationFacts:
-    """How the model's raw L2 distance r maps to the contract distance d = 2 (r / 2)^exponent, and from which data.
-
-    `exponent` maps the raw distance at false match rate `fmr` on `dataset` to sqrt(0.54); 1 is "none". `thresholds`
-    are the T of other rates there, as (rate, T), both ascending; `intervals` their 95 % intervals.
-    """
-
-    exponent: float
-    dataset: str
-    fmr: float | None
-    note: str
-    thresholds: tuple[tuple[float, float], ...] = ()
-    intervals: tuple[tuple[float, float], ...] = ()
-
-    def as_dict(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
-
 
 @dataclass(frozen=True)
 class WeightSet:
@@ -82,7 +58,7 @@ class WeightSet:
     embedding_size: int  # 0: embeds nothing
     preprocessing: Preprocessing
     accuracy: str  # as published
-    calibration: CalibrationFacts
+    calibration: Calibration
     package: str | None = None  # as it would be imported
     distribution: str | None = None  # as it is installed
     folder: str = "."
@@ -94,17 +70,13 @@ class WeightSet:
         """The one file of an embedder."""
         return self.files[0]
 
-    def as_dict(self) -> dict[str, Any]:
-        """Plain JSON-able values."""
-        return dataclasses.asdict(self)
-
 
 def _row(name: str, row: dict[str, Any]) -> WeightSet:
     facts = row["calibration"]
     table = facts.pop("table", ())
     facts["thresholds"] = tuple((rate, threshold) for rate, threshold, _, _ in table)
     facts["intervals"] = tuple((low, high) for _, _, low, high in table)
-    row["calibration"] = CalibrationFacts(**facts)
+    row["calibration"] = Calibration(**facts)
     row["preprocessing"] = Preprocessing(**row["preprocessing"])
     row["files"] = tuple(SourceFile(**file) for file in row["files"])
     return WeightSet(name, **row)
@@ -113,7 +85,7 @@ def _row(name: str, row: dict[str, Any]) -> WeightSet:
 _ROWS: Final = [
     _row(name, row) for name, row in yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text("utf-8")).items()
 ]
-REGISTRY: Final[Mapping[str, WeightSet]] = MappingProxyType({row.name: row for row in _ROWS})
+REGISTRY: Final[Mapping[str, WeightSet]] = {row.name: row for row in _ROWS}
 EMBEDDERS: Final = tuple(row.name for row in _ROWS if row.kind == "embedder")
 CASIA_WEBFACE, VGGFACE2, SFACE, DETECTOR = "casia-webface", "vggface2", "sface", "detector"
 

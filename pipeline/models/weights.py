@@ -16,6 +16,7 @@ import numpy as np
 from pipeline.errors import UnknownWeights, WeightsCorrupt, WeightsMissing
 from pipeline.models.files.cache import cache_folder as cache_folder
 from pipeline.models.files.cache import exclusive, sha256_of
+from pipeline.models.files.converted import check_converted, is_current, write_converted
 from pipeline.models.registry import CASIA_WEBFACE, DETECTOR, EMBEDDERS, VGGFACE2, WeightSet, weight_set
 from pipeline.types import FloatArray
 
@@ -107,8 +108,6 @@ def _from_cache(row: WeightSet, cache: Path) -> ResolvedWeights:
 
 def _from_package(row: WeightSet, cache: Path, source: Path | None = None) -> ResolvedWeights:
     """The converted file of a packaged set, made unless the cache has a current one."""
-    from pipeline.models.files.converted import is_current
-
     target = cached_file(row, cache)
     if not is_current(target, row.file.sha256):
         with exclusive(cache, row.name):
@@ -123,7 +122,6 @@ def convert(row: WeightSet, source: Path, target: Path) -> None:
     Raises WeightsMissing, WeightsCorrupt or CacheUnwritable.
     """
     from pipeline.models.architectures import ARCHITECTURES
-    from pipeline.models.files.converted import write_converted
 
     data = read_weights(row, source)
     check_hash(row, source, hashlib.sha256(data).hexdigest())
@@ -148,8 +146,6 @@ def verify(name: str, cache: Path) -> list[Path]:
 
     Returns the files that were read. Raises UnknownWeights, WeightsMissing or WeightsCorrupt.
     """
-    from pipeline.models.files.converted import check_converted, is_current
-
     row = weight_set(name)
     load_centre(row)
     if not row.package:

@@ -243,12 +243,12 @@ class Directory:
         removed = np.array([self._positions[person_id] for person_id in former], dtype=np.int64)
         start = len(self._index)
         if new:
-            self._index.replace(
-                removed,
+            self._index.append(
                 np.stack([face.embedding for face in new.values()]),
                 np.array([seqs[person_id] for person_id in new], dtype=np.int64),
                 [face.image_hashes for face in new.values()],
                 np.array([face.box for face in new.values()], dtype=np.float32),
+                removed,
             )
         elif len(removed):
             self._index.remove(removed)

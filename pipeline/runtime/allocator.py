@@ -40,13 +40,9 @@ def settle_allocator() -> bool:
     taken = [mallopt(name, value) for name, value in settings.items()]
     if not all(taken):
         return False
-    _settle_arrow()
-    return True
-
-
-def _settle_arrow() -> None:
     if "pyarrow" not in sys.modules:  # most commands need it, but `--help` need not wait for it
         os.environ.setdefault(_ARROW_POOL, "system")
     elif _ARROW_POOL not in os.environ:
         arrow = sys.modules["pyarrow"]
         arrow.set_memory_pool(arrow.system_memory_pool())
+    return True

@@ -7,7 +7,6 @@ import subprocess
 from contextlib import suppress
 from statistics import fmean
 from tempfile import TemporaryFile
-from types import TracebackType
 from typing import IO, Final
 
 _EVERY_MS: Final = 100
@@ -50,9 +49,7 @@ class DeviceMeter:
             self._share = fmean(samples) / 100 if samples else None
         return self._share
 
-    def __exit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         if self._process is not None:
             self._process.terminate()
             self._process.wait()

@@ -37,8 +37,9 @@ FOR_IMAGES: Final = "images"  # that are not decoded yet
 FOR_MODELS: Final = "models"  # that are being loaded
 
 
-class NetworkCounts:
-    """How often one network ran, and over how many inputs (canvases, levels or crops) in all. Threads may share it."""
+class CallCounts:
+    """How often something ran, such as a network, and over how many inputs in all (canvases, levels, crops, images).
+    Threads may share it."""
 
     def __init__(self) -> None:
         self.calls = 0
@@ -95,10 +96,6 @@ class Gauge:
             return self._area / seconds if seconds else 0.0
 
 
-def _no_device() -> None:
-    """There is nothing to wait for."""
-
-
 class StageTimes:
     """What one command measures. All threads share it.
 
@@ -106,7 +103,7 @@ class StageTimes:
     Without it, a stage's time is the host's alone, and the first stage that needs a result waits for all work before.
     """
 
-    def __init__(self, synchronize: Callable[[], None] = _no_device, clock: Clock = time.perf_counter) -> None:
+    def __init__(self, synchronize: Callable[[], None] = lambda: None, clock: Clock = time.perf_counter) -> None:
         self._synchronize = synchronize
         self._clock = clock
         self._lock = threading.Lock()

@@ -6,7 +6,6 @@ import functools
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from itertools import pairwise
 from typing import TypeVar
 
 Item = TypeVar("Item")
@@ -72,8 +71,7 @@ def even_parts(count: int, most: int) -> list[slice]:
 
 
 def _split(count: int, number: int) -> list[slice]:
-    bounds = [count * part // number for part in range(number + 1)] if number else []
-    return [slice(start, end) for start, end in pairwise(bounds)]
+    return [slice(count * part // number, count * (part + 1) // number) for part in range(number)]
 
 
 @functools.cache

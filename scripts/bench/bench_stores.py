@@ -23,7 +23,7 @@ import argparse
 import math
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -92,7 +92,7 @@ def clustering_figures(stored: Stored, protocol: Protocol, photos: Path, store: 
 
 
 def _figures(measured: ClusteringResult) -> dict[str, Any]:
-    agreement = {"pairwise": measured.pairwise.as_dict(), "bcubed": measured.bcubed.as_dict()}
+    agreement = {"pairwise": asdict(measured.pairwise), "bcubed": asdict(measured.bcubed)}
     return {"faces": measured.faces, **measured.counts, **agreement}
 
 
@@ -122,8 +122,8 @@ def compare(exact: Stored, fast: Stored) -> dict[str, Any]:
         "cosine_min": float(cosine.min()),
         "cosine_1_percent": float(np.quantile(cosine, 0.01)),
         "cosine_median": float(np.median(cosine)),
-        "pairwise": partition.pairwise.as_dict(),
-        "bcubed": partition.bcubed.as_dict(),
+        "pairwise": asdict(partition.pairwise),
+        "bcubed": asdict(partition.bcubed),
     }
 
 

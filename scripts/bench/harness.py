@@ -13,7 +13,7 @@ import os
 import platform
 import statistics
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -78,7 +78,7 @@ def write_result(
         "benchmark": benchmark,
         "settings": dict(settings),
         "machine": machine(arguments.device),
-        "timings": {name: one.as_dict() for name, one in timings.items()},
+        "timings": {name: _timing(one.seconds) for name, one in timings.items()},
         "figures": dict(figures),
     }
     check_result(document)
@@ -87,6 +87,11 @@ def write_result(
     path.write_text(json.dumps(document, indent=1, sort_keys=True, allow_nan=False) + "\n", "utf-8")
     print(json.dumps(figures, indent=1), path, sep="\n", flush=True)
     return path
+
+
+def _timing(seconds: Sequence[float]) -> dict[str, Any]:
+    """The turns of one variant, their median and their spread."""
+    return {"seconds": list(seconds), "median": statistics.median(seconds), "min": min(seconds), "max": max(seconds)}
 
 
 def machine(device: str = "cpu") -> dict[str, Any]:

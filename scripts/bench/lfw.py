@@ -19,7 +19,8 @@ from pipeline.config import CONTRACT_FMR
 from pipeline.evaluation.calibration import TABLE_FMRS
 from pipeline.evaluation.labels import named_photos
 from pipeline.evaluation.pair_distances import all_distances
-from pipeline.evaluation.pair_lists import LfwPhoto, Pair, read_pairs
+from pipeline.evaluation.pair_lists import PairList, read_pair_list
+from pipeline.evaluation.report import Skipped
 from pipeline.evaluation.statistics import (
     best_threshold,
     calibration_exponent,
@@ -42,22 +43,22 @@ MISLABELLED: Final = Path(__file__).with_name("lfw-mislabelled.txt")  # as `cali
 class Protocol:
     """The pairs of both lists; no person is in both."""
 
-    train: list[Pair[LfwPhoto]]
-    test: list[Pair[LfwPhoto]]
+    train: PairList
+    test: PairList
 
     def files(self, images: Path) -> list[Path]:
         """Every photo of the people of both lists, sorted."""
-        people = people_of([*self.train, *self.test])
+        people = sorted({*people_of(self.train), *people_of(self.test)})
         return [file for name in people for file in sorted((images / name).glob("*.jpg"))]
 
 
-def people_of(pairs: Sequence[Pair[LfwPhoto]]) -> list[str]:
-    return sorted({name for pair in pairs for name, _ in (pair.first, pair.second)})
+def people_of(listed: PairList) -> list[str]:
+    return sorted(set(listed.people.values()))
 
 
 def read_protocol(folder: Path) -> Protocol:
     """Both lists of `folder`."""
-    train, test = (read_pairs(folder / name) for name in ("pairsDevTrain.txt", "pairsDevTest.txt"))
+    train, test = (read_pair_list(folder / name, None, Skipped()) for name in ("pairsDevTrain.txt", "pairsDevTest.txt"))
     assert not set(people_of(train)) & set(people_of(test)), "people of both lists"
     return Protocol(train, test)
 
@@ -80,12 +81,12 @@ class Portraits:
         rows = np.flatnonzero(owner >= 0)
         return rows, owner[rows]
 
-    def distances(self, pairs: Sequence[Pair[LfwPhoto]]) -> DoubleArray:
-        """[len(pairs)] squared L2; infinite where a photo shows no face."""
+    def distances(self, listed: PairList) -> DoubleArray:
+        """[number of pairs] squared L2; infinite where a photo shows no face."""
         row = {name: i for i, name in enumerate(self.names)}
         first, second = (
-            [row[f"{person}_{number:04d}"] for person, number in side]
-            for side in ([p.first for p in pairs], [p.second for p in pairs])
+            [row[Path(path).stem] for path in side]
+            for side in ([p.first for p in listed.pairs], [p.second for p in listed.pairs])
         )
         return squared_distances(self.embeddings[first], self.embeddings[second])
 
@@ -120,8 +121,8 @@ def accuracy(portraits: Portraits, protocol: Protocol) -> dict[str, Any]:
 
     A pair with a photo without a face is an error.
     """
-    train, test = (portraits.distances(pairs) for pairs in (protocol.train, protocol.test))
-    train_kinds, test_kinds = (np.array([p.same for p in pairs]) for pairs in (protocol.train, protocol.test))
+    train, test = (portraits.distances(listed) for listed in (protocol.train, protocol.test))
+    train_kinds, test_kinds = (np.array([p.same for p in each.pairs]) for each in (protocol.train, protocol.test))
     threshold = best_threshold(train, train_kinds)
     right = decisions_right(test, test_kinds, threshold)
     return {

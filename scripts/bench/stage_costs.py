@@ -101,7 +101,7 @@ def _costs(chain: FacepipeChain, files: Sequence[Path], decoders: int, cores: in
     with ThreadPoolExecutor(decoders) as pool:
         decode_s, images = _seconds(lambda: list(pool.map(decode, data)))
         bare_s, _ = _seconds(lambda: [None for _ in pool.map(lambda one: bare(one).shape, data)])
-    counts = (extractor.detector.counts.rnet, extractor.detector.counts.onet, extractor.embedder.counts)
+    counts = (extractor.detector.counts[RNET], extractor.detector.counts[ONET], extractor.embedder.counts)
     before = [count.inputs for count in counts]
     times = StageTimes(lambda: synchronize(device))
     total_s, _ = _seconds(lambda: [extractor.extract(batch, times) for batch in _batches(images, settings.run)])

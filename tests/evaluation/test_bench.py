@@ -139,18 +139,18 @@ def test_a_sample_is_spread_evenly(tmp_path: Path) -> None:
     for number in range(10):
         Image.new("RGB", (20, 20), (number, 0, 0)).save(tmp_path / f"{number}.png")
     for images, names in ((3, "036"), (1, "0"), (10, "0123456789"), (99, "0123456789")):
-        sample = take_sample(tmp_path, settings, images)
-        assert "".join(file.stem for file in sample.files) == names
-        assert not sample.left_out
+        files, left_out = take_sample(tmp_path, settings, images)
+        assert "".join(file.stem for file in files) == names
+        assert not left_out
 
 
 def test_rows_of_a_manifest(tmp_path: Path) -> None:
     Image.new("RGB", (20, 20)).save(tmp_path / "one.png")
     manifest = tmp_path / "photos.csv"
     manifest.write_text("path\none.png\nnone.png\none.png\n")
-    sample = take_sample(manifest, load_settings(environ={}), 99)
-    assert sample.files == [tmp_path / "one.png"]
-    assert sample.left_out == {"facepipe refuses it: missing": 1}
+    files, left_out = take_sample(manifest, load_settings(environ={}), 99)
+    assert files == [tmp_path / "one.png"]
+    assert left_out == {"facepipe refuses it: missing": 1}
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
@@ -209,9 +209,8 @@ def test_variants_run_in_turns_after_their_warm_up() -> None:
     assert min(timings["a"].seconds) > 0
 
 
-def test_median_spread_and_ratio() -> None:
-    one = Timing([3.0, 1.0, 2.0]).as_dict()
-    assert one == {"seconds": [3.0, 1.0, 2.0], "median": 2.0, "min": 1.0, "max": 3.0}
+def test_median_and_ratio() -> None:
+    assert Timing([3.0, 1.0, 2.0]).median == 2.0
     # The first turn fell into a busy minute: the ratio of the medians would be wrong.
     first, second = Timing([20.0, 2.0, 4.0]), Timing([10.0, 1.0, 1.0])
     assert turn_ratios(first, second) == [2.0, 2.0, 4.0]

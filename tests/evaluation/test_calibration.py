@@ -141,7 +141,7 @@ class TestFit:
     def test_a_list_of_pairs_serves_too(self) -> None:
         portraits, names = plant(400, 2, spread=0.7)
         scored = score_list(listed(simple_pairs(names), {}), portraits, Skipped())
-        fit = fit_calibration(scored_of_list(scored, named=False), 1e-2)
+        fit = fit_calibration(scored_of_list(scored), 1e-2)
         assert (fit.resampled, fit.people, fit.impostor_pairs) == ("pairs", None, 400)
 
 
@@ -198,10 +198,9 @@ class TestTable:
 
 
 def test_the_registrys_table_fits_its_exponent() -> None:
-    facts = weight_set("casia-webface").calibration
-    calibration = Calibration.from_dict(facts.as_dict())
-    assert facts.fmr is not None
-    assert calibration.threshold_at(facts.fmr) == pytest.approx(0.54, abs=1e-3)
+    calibration = weight_set("casia-webface").calibration
+    assert calibration.fmr is not None
+    assert calibration.threshold_at(calibration.fmr) == pytest.approx(0.54, abs=1e-3)
     assert (calibration.thresholds[0][0], calibration.thresholds[-1][0]) == (1e-6, 1e-2)
 
 

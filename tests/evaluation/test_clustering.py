@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Sequence
+from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -93,7 +94,7 @@ def test_faces_in_no_identity_are_left_out_and_then_counted_as_alone() -> None:
     assert found.pairwise_with_ungrouped.recall == pytest.approx(1 / 3)
     assert found.bcubed_with_ungrouped is not None
     assert found.bcubed_with_ungrouped.recall == pytest.approx((2 / 3 + 2 / 3 + 1 / 3 + 1) / 4)
-    assert found.pairwise.as_dict() == {"precision": 1.0, "recall": 1.0, "f": 1.0}
+    assert asdict(found.pairwise) == {"precision": 1.0, "recall": 1.0, "f": 1.0}
     assert found.counts["people"] == 1
 
 

@@ -31,7 +31,7 @@ def test_a_manifest_names_people_also_of_files_that_are_gone(tmp_path: Path) -> 
     assert found.names == ["Ann", "Bob"]
     assert found.files == {str(tmp_path / "a.jpg"): tmp_path / "a.jpg"}
     assert skipped.counts == {NO_NAME: 1}
-    assert len(found) == 2
+    assert len(found.paths) == 2
 
 
 def test_a_store_may_know_photos_whose_files_are_gone(tmp_path: Path) -> None:
@@ -65,7 +65,7 @@ def test_a_folder_is_labelled_by_its_subfolders(tmp_path: Path) -> None:
 def test_the_same_label_twice_is_counted_and_another_one_is_an_error(tmp_path: Path) -> None:
     skipped = Skipped()
     found = read_labels(manifest(tmp_path, "path,name\na.jpg,Ann\nx/../a.jpg,Ann\n"), PLAIN, skipped)
-    assert (len(found), skipped.counts) == (1, {REPEATED: 1})
+    assert (len(found.paths), skipped.counts) == (1, {REPEATED: 1})
     with pytest.raises(ManifestInvalid, match=r'it lists .*a\.jpg twice, with name "Ann" and with "Bob"'):
         read_labels(manifest(tmp_path, "path,name\na.jpg,Ann\na.jpg,Bob\n"), PLAIN, Skipped())
 

@@ -13,7 +13,6 @@ from pipeline.evaluation.pair_lists import (
     is_pair_list,
     photos_of_people,
     read_pair_list,
-    read_pairs,
 )
 from pipeline.evaluation.report import Skipped
 
@@ -29,24 +28,24 @@ def written(tmp_path: Path) -> Path:
 class TestLfw:
     def test_reads_both_kinds(self, written: Path) -> None:
         written.write_text(VIEW_1)
-        genuine, impostor = read_pairs(written)
-        assert (genuine.first, genuine.second, genuine.same) == (("Ada_Lovelace", 1), ("Ada_Lovelace", 3), True)
+        genuine, impostor = read_pair_list(written, Path("/lfw"), Skipped()).pairs
+        ada = "/lfw/Ada_Lovelace/Ada_Lovelace_000"
+        assert (genuine.first, genuine.second, genuine.same) == (f"{ada}1.jpg", f"{ada}3.jpg", True)
         assert (impostor.first, impostor.second, impostor.same) == (
-            ("Ada_Lovelace", 2),
-            ("Mary_Shelley", 1),
+            f"{ada}2.jpg",
+            "/lfw/Mary_Shelley/Mary_Shelley_0001.jpg",
             False,
         )
 
     def test_reads_folds(self, written: Path) -> None:
         written.write_text(VIEW_2)
-        assert [(pair.fold, pair.same) for pair in read_pairs(written)] == [
+        listed = read_pair_list(written, None, Skipped())
+        assert [(pair.fold, pair.same) for pair in listed.pairs] == [
             (0, True),
             (0, False),
             (1, True),
             (1, False),
         ]
-        listed = read_pair_list(written, None, Skipped())
-        assert listed.folds == 2
         assert listed.pairs[3].second == str(written.parent / "B" / "B_0012.jpg")
         assert listed.people[str(written.parent / "A" / "A_0002.jpg")] == "A"
 
@@ -71,17 +70,17 @@ class TestLfw:
     def test_refuses_what_is_no_pairs_file(self, written: Path, text: str, at: str) -> None:
         written.write_text(text)
         with pytest.raises(PairsInvalid, match=at) as caught:
-            read_pairs(written)
+            read_pair_list(written, None, Skipped())
         assert "pairs.txt" in str(caught.value)
 
     def test_missing_and_unreadable_files(self, tmp_path: Path) -> None:
         with pytest.raises(SourceMissing):
-            read_pairs(tmp_path / "none.txt")
+            read_pair_list(tmp_path / "none.txt", None, Skipped())
         with pytest.raises(PairsInvalid, match="cannot be read"):
-            read_pairs(tmp_path)
+            read_pair_list(tmp_path, None, Skipped())
         (tmp_path / "binary.txt").write_bytes(b"1\n\xff\xfe 1 2\n")
         with pytest.raises(PairsInvalid, match="UTF-8"):
-            read_pairs(tmp_path / "binary.txt")
+            read_pair_list(tmp_path / "binary.txt", None, Skipped())
 
     def test_a_photo_in_another_format_is_found(self, written: Path, tmp_path: Path) -> None:
         written.write_text(VIEW_1)
@@ -122,7 +121,7 @@ class TestCsv:
             (str(tmp_path / "photos/a/1.jpg"), str(tmp_path / "2.jpg"), True),
             ("/abs/3.png", str(tmp_path / "photos/a/1.jpg"), False),
         ]
-        assert (listed.folds, listed.people) == (1, {})
+        assert ({pair.fold for pair in listed.pairs}, listed.people) == ({0}, {})
 
     @pytest.mark.parametrize(
         ("text", "message"),
@@ -149,7 +148,7 @@ class TestCsv:
         file.write_text("path_a,path_b,same\na,b,1\nb,a,yes\na,a,1\na,c,0\na,b,true\n\n")
         skipped = Skipped()
         listed = read_pair_list(file, None, skipped)
-        assert len(listed) == 2
+        assert len(listed.pairs) == 2
         assert skipped.counts == {REPEATED: 2, WITH_ITSELF: 1}
 
 

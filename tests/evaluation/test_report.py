@@ -15,7 +15,8 @@ from PIL import Image
 
 from pipeline.config import DecodeSettings
 from pipeline.errors import InputError, StoreMissing, StoreUnwritable, TooLittleData
-from pipeline.evaluation.pictures import Thumbnails, histogram, line_plot
+from pipeline.evaluation.clustering import Thumbnails
+from pipeline.evaluation.plots import histogram, line_plot
 from pipeline.evaluation.report import (
     EXAMPLES,
     NOT_IN_STORE,

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 from torch.nn.functional import interpolate
 
-from pipeline.extraction.images.batch import ImageBatch, PixelMemory
+from pipeline.extraction.images.batch import ImageBatch, PixelMemory, as_pillow
 
 
 @pytest.fixture(scope="module")
@@ -121,7 +123,10 @@ def test_pillow_crops_equal_pillows(device: str) -> None:
             for i, box in zip(index, boxes, strict=True)
         ]
         expected = torch.from_numpy(np.stack(resized)).permute(0, 3, 1, 2)
-        crops, products = batch.pillow_crops(*where, size), batch._pillow_products(*where, size)
+        crops, products = (
+            batch.pillow_crops(*where, size),
+            batch._one_by_one(partial(as_pillow, size=size), *where, size),
+        )
         assert crops.dtype == torch.float32
         assert crops.is_contiguous()
         assert (crops.cpu() - expected).abs().max() <= (0 if device == "cpu" else 1)

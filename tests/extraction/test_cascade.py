@@ -19,6 +19,7 @@ from pipeline.extraction.detection.networks import MtcnnNetworks
 from pipeline.extraction.detection.proposals import CANVASES_PER_CALL
 from pipeline.extraction.images import batch
 from pipeline.extraction.images.batch import ImageBatch
+from pipeline.runtime.stage_times import ONET, PNET, RNET
 from pipeline.types import Detections
 from tests.extraction.helpers import DispatchCounts, count_waits, interpreted, needs_cuda
 
@@ -101,14 +102,14 @@ def test_suppression_across_levels_is_left_out_where_it_drops_nothing(
 ) -> None:
     detector, pictures = MtcnnDetector(networks, DetectSettings()), ImageBatch(images, networks.device)
     without = detector(pictures)
-    candidates = detector.counts.rnet.inputs
+    candidates = detector.counts[RNET].inputs
     monkeypatch.setattr(cascade, "most_overlap", lambda *_: 1.0)
     for ours, theirs in zip(vars(detector(pictures)).values(), vars(without).values(), strict=True):
         assert torch.equal(ours, theirs)
-    assert detector.counts.rnet.inputs == 2 * candidates > 0
+    assert detector.counts[RNET].inputs == 2 * candidates > 0
     monkeypatch.setattr(cascade, "_ACROSS_LEVELS", 0.3)
     detector(pictures)
-    assert detector.counts.rnet.inputs < 3 * candidates
+    assert detector.counts[RNET].inputs < 3 * candidates
 
 
 @pytest.mark.parametrize("setting", ["onet_threshold", "min_confidence"])
@@ -140,13 +141,13 @@ def test_calls_depend_on_pixels_and_crops_only(networks: MtcnnNetworks, images: 
     detector = MtcnnDetector(networks, DetectSettings())
     small = [images[3]] * 3
     detector(ImageBatch(small, device))
-    assert detector.counts.pnet.calls == 1  # three pyramids of ten levels or so in one canvas
+    assert detector.counts[PNET].calls == 1  # three pyramids of ten levels or so in one canvas
     detector = MtcnnDetector(networks, DetectSettings())
     detector(ImageBatch(images * 3, device))
     counts = detector.counts
-    assert counts.pnet.calls <= 3 * len(images) // CANVASES_PER_CALL[device] + 1  # fewer canvases than images
-    assert counts.rnet.calls <= counts.rnet.inputs // CROPS_PER_CALL[device] + 1
-    assert counts.onet.calls <= counts.onet.inputs // CROPS_PER_CALL[device] + 1
+    assert counts[PNET].calls <= 3 * len(images) // CANVASES_PER_CALL[device] + 1  # fewer canvases than images
+    assert counts[RNET].calls <= counts[RNET].inputs // CROPS_PER_CALL[device] + 1
+    assert counts[ONET].calls <= counts[ONET].inputs // CROPS_PER_CALL[device] + 1
 
 
 def test_where_few_shapes_are_preferred_the_networks_see_few_and_find_the_same(

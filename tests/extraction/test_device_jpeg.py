@@ -118,7 +118,7 @@ def test_rejected_files_do_not_reach_the_device(picture: Image.Image) -> None:
         Decoder(DecodeSettings(max_bytes=len(data) - 1)).prepare(data)
     with pytest.raises(ImageTruncated):
         prepared(data[:1500])
-    assert decoder.calls == 1
+    assert decoder.counts.calls == 1
 
 
 def test_without_the_library_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -185,8 +185,8 @@ def test_reading_ahead_is_bounded(
     def load() -> BatchExtractor:
         if not decoded:
             seen = -1
-            while seen != decoder.calls:  # until nothing moves any more
-                seen = decoder.calls
+            while seen != decoder.counts.calls:  # until nothing moves any more
+                seen = decoder.counts.calls
                 time.sleep(0.3)
             decoded.append(seen)
         return extractor
@@ -196,7 +196,7 @@ def test_reading_ahead_is_bounded(
     ((_, table),) = engine.run_shards(shards, lambda _: None)
     assert table["status"].to_pylist() == ["ok"] * 16
     assert 2 <= decoded[0] <= most
-    assert decoder.calls == 16
+    assert decoder.counts.calls == 16
 
 
 def test_leaving_early_leaves_no_threads(extractor: BatchExtractor, photo: Path) -> None:
@@ -273,7 +273,7 @@ def test_jpeg_files_decoded_on_the_device_give_the_same_rows(
     monkeypatch.setattr("pipeline.extraction.images.device_jpeg.JpegLibrary.__call__", pillow_as_library)
     decoder = Decoder(Settings().decode)
     ((_, table),) = _engine(extractor, decoder).run_shards(shards, lambda _: None)
-    assert decoder.calls == 5
+    assert decoder.counts.calls == 5
     rows, expected = table.to_pylist(), reference.to_pylist()
     assert [row["status"] for row in rows] == ["ok", "truncated", "unreadable", "ok", "ok"]
     for row, reference_row in zip(rows, expected, strict=True):

@@ -20,7 +20,7 @@ from pipeline.extraction.detection.networks import CanvasPNet, MtcnnNetworks, no
 from pipeline.extraction.detection.proposals import Cells, FindCells, cell_finder
 from pipeline.extraction.detection.pyramid import Level, pyramid
 from pipeline.extraction.images.batch import ImageBatch
-from pipeline.runtime.stage_times import NetworkCounts
+from pipeline.runtime.stage_times import CallCounts
 
 CPU = torch.device("cpu")
 
@@ -51,7 +51,7 @@ def random_pnet(seed: int) -> CanvasPNet:
 
 def find(finder: FindCells, images: Sequence[np.ndarray], pyramids: Sequence[Sequence[Level]], least: float) -> Cells:
     with torch.inference_mode():
-        return finder(ImageBatch(images), pyramids, least, NetworkCounts())
+        return finder(ImageBatch(images), pyramids, least, CallCounts())
 
 
 def by_place(cells: Cells) -> dict[tuple[int, ...], np.ndarray]:
@@ -145,7 +145,7 @@ def test_any_threshold_is_exact(threshold: float, certainty: float, photos: list
 
 
 def test_no_images_and_no_levels(photos: list[np.ndarray], cpu_networks: MtcnnNetworks) -> None:
-    finder, counts = compiled_cells(cpu_networks.pnet), NetworkCounts()
+    finder, counts = compiled_cells(cpu_networks.pnet), CallCounts()
     for images, pyramids in (([], []), (photos[-1:], [[]])):
         found = finder(ImageBatch(images), pyramids, 0.6, counts)
         assert found.image.shape == (0,)

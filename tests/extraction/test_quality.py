@@ -23,11 +23,12 @@ from pipeline.extraction.detection.cascade import MtcnnDetector
 from pipeline.extraction.detection.networks import MtcnnNetworks
 from pipeline.extraction.images.batch import ImageBatch
 from pipeline.extraction.quality import assess_quality, center_pose
-from pipeline.types import Detections, FaceCrops, Quality
+from pipeline.types import QUALITIES, Detections, FaceCrops
 from tests.extraction.helpers import count_waits, needs_cuda
 
 SIZE = 160
 GATE = MatchSettings()
+POSE, SHARPNESS, CONTRAST = range(len(QUALITIES))
 angles = st.floats(-75, 75)
 seeds = st.integers(0, 2**32 - 1)
 roughnesses = st.floats(0.5, 2)
@@ -61,7 +62,7 @@ def portrait(request: pytest.FixtureRequest) -> Portrait:
     return found
 
 
-def rate(portraits: Sequence[Portrait], device: str = "cpu", score: float = 1.0, margin: int = 32) -> Quality:
+def rate(portraits: Sequence[Portrait], device: str = "cpu", score: float = 1.0, margin: int = 32) -> torch.Tensor:
     """The quality of the portraits' faces, through the crops that the pipeline cuts."""
     batch = ImageBatch([np.array(p.image) for p in portraits], device)
     found = Detections(
@@ -79,7 +80,7 @@ def frontal(n: int, size: int) -> torch.Tensor:
     return (model * size).expand(n, 5, 2)
 
 
-def rate_pixels(pixels: torch.Tensor, landmarks: torch.Tensor | None = None, score: float = 1.0) -> Quality:
+def rate_pixels(pixels: torch.Tensor, landmarks: torch.Tensor | None = None, score: float = 1.0) -> torch.Tensor:
     """The quality of crops [n, 3, S, S] of faces, frontal ones without `landmarks` [n, 5, 2]."""
     n, size = len(pixels), pixels.shape[-1]
     frames = torch.tensor([0.0, 0, size, size]).expand(n, 4)
@@ -129,9 +130,9 @@ def resized(portrait: Portrait, factor: float) -> Portrait:
     )
 
 
-def values(rated: Quality) -> torch.Tensor:
+def values(rated: torch.Tensor) -> torch.Tensor:
     """[n, 3] on the CPU"""
-    return torch.stack([rated.center_pose, rated.sharpness, rated.contrast], dim=1).cpu()
+    return rated.cpu()
 
 
 def turned(heads: np.ndarray, yaw: float, pitch: float, roll: float) -> np.ndarray:
@@ -173,7 +174,7 @@ class TestStage:
         self, hopper: Portrait, astronaut: Portrait, device: str
     ) -> None:
         rated = rate([hopper, astronaut], device)
-        for value in (rated.center_pose, rated.sharpness, rated.contrast):
+        for value in rated.T:
             assert value.shape == (2,)
             assert value.dtype == torch.float32
             assert value.device.type == device
@@ -284,7 +285,7 @@ def _turn(angle: float) -> torch.Tensor:
 class TestSharpness:
     def test_falls_with_every_step_of_blur(self, portrait: Portrait) -> None:
         steps = torch.cat([blurred(crop_of(portrait), s) for s in np.arange(0, 6.01, 0.5).tolist()])
-        rated = rate_pixels(steps).sharpness
+        rated = rate_pixels(steps)[:, SHARPNESS]
         assert (rated.diff() < 0).all(), rated
         assert rated[0] > 0.9
         assert (rated[8:] < 0.15).all()  # sigma 4 and more
@@ -292,24 +293,24 @@ class TestSharpness:
     @given(seed=seeds, roughness=roughnesses, sigma=st.floats(0.8, 6), more=st.floats(1.1, 2))
     def test_of_any_picture_falls_with_blur(self, seed: int, roughness: float, sigma: float, more: float) -> None:
         picture = random_picture(seed, roughness)
-        rated = rate_pixels(torch.cat([picture, blurred(picture, sigma), blurred(picture, sigma * more)])).sharpness
+        rated = rate_pixels(torch.cat([picture, blurred(picture, sigma), blurred(picture, sigma * more)]))[:, SHARPNESS]
         assert (rated.diff() < 0).all()
 
     @pytest.mark.parametrize("factor", [0.5, 0.75, 1.5, 2.0])
     def test_hardly_changes_with_the_faces_size(self, portrait: Portrait, factor: float) -> None:
-        rated = rate([portrait, resized(portrait, factor)]).sharpness
+        rated = rate([portrait, resized(portrait, factor)])[:, SHARPNESS]
         # The astronaut's face is 87 pixels wide; at half size some detail is truly lost.
         assert abs(rated[0] - rated[1]) < 0.12
 
     @given(factor=st.floats(0.5, 2.5), margin=st.integers(0, 60))
     def test_hardly_changes_between_90_and_450_pixels(self, hopper: Portrait, factor: float, margin: int) -> None:
         """Whatever the crop's margin."""
-        other = rate([resized(hopper, factor)], margin=margin).sharpness
-        assert abs(other - rate([hopper]).sharpness) < 0.06
+        other = rate([resized(hopper, factor)], margin=margin)[:, SHARPNESS]
+        assert abs(other - rate([hopper])[:, SHARPNESS]) < 0.06
 
     def test_tiny_face_enlarged_is_not_as_sharp(self, hopper: Portrait) -> None:
         factors = [1.0, 0.3, 0.15, 0.1]
-        rated = rate([resized(hopper, f) for f in factors]).sharpness
+        rated = rate([resized(hopper, f) for f in factors])[:, SHARPNESS]
         assert (rated.diff() < 0).all()
         assert rated[-1] < GATE.min_fsq  # 18 pixels wide
 
@@ -317,23 +318,23 @@ class TestSharpness:
     def test_low_contrast_is_not_blur(self, hopper: Portrait, astronaut: Portrait, scale: float) -> None:
         crops = torch.cat([crop_of(hopper), crop_of(astronaut)])
         flat = (crops * scale + 80).round()
-        difference = rate_pixels(crops).sharpness - rate_pixels(flat).sharpness
+        difference = rate_pixels(crops)[:, SHARPNESS] - rate_pixels(flat)[:, SHARPNESS]
         assert difference.abs().max() < 0.03
 
     def test_noise_does_not_hide_blur(self, hopper: Portrait) -> None:
         noise = torch.randn(1, 3, SIZE, SIZE, generator=torch.Generator().manual_seed(3)) * 5
         noisy = (blurred(crop_of(hopper), 5) + noise).round().clamp(0, 255)
-        assert rate_pixels(noisy).sharpness.item() < GATE.min_fsq
+        assert rate_pixels(noisy)[:, SHARPNESS].item() < GATE.min_fsq
 
     def test_flat_noise_is_not_sharp(self) -> None:
         noise = torch.randn(1, 1, SIZE, SIZE, generator=torch.Generator().manual_seed(3)) * 0.5
-        assert rate_pixels((noise + 128).round().expand(1, 3, -1, -1)).sharpness.item() < GATE.min_fsq
+        assert rate_pixels((noise + 128).round().expand(1, 3, -1, -1))[:, SHARPNESS].item() < GATE.min_fsq
 
 
 class TestContrast:
     def test_falls_with_the_scale_of_grey_levels(self, portrait: Portrait) -> None:
         scales = [1, 0.8, 0.6, 0.4, 0.2, 0.1, 0.05]
-        rated = rate_pixels(torch.cat([flattened(crop_of(portrait), s).round() for s in scales])).contrast
+        rated = rate_pixels(torch.cat([flattened(crop_of(portrait), s).round() for s in scales]))[:, CONTRAST]
         assert (rated[:-1].diff() < 0).all(), rated
         assert rated[5] < GATE.min_fcq / 2  # a tenth
         assert rated[3] > GATE.min_fcq
@@ -342,34 +343,34 @@ class TestContrast:
     @given(seed=seeds, roughness=roughnesses, scale=st.floats(0.02, 1), less=st.floats(0.3, 0.95))
     def test_of_any_picture_falls_with_flattening(self, seed: int, roughness: float, scale: float, less: float) -> None:
         picture = random_picture(seed, roughness)
-        rated = rate_pixels(torch.cat([flattened(picture, s) for s in (scale, scale * less)])).contrast
+        rated = rate_pixels(torch.cat([flattened(picture, s) for s in (scale, scale * less)]))[:, CONTRAST]
         assert rated[1] < rated[0]
 
     def test_brightness_alone_does_not_matter(self, hopper: Portrait) -> None:
         crop = crop_of(hopper) * 0.6
-        rated = rate_pixels(torch.cat([crop, crop + 60])).contrast
+        rated = rate_pixels(torch.cat([crop, crop + 60]))[:, CONTRAST]
         assert abs(rated[0] - rated[1]) < 0.01
 
     def test_overexposed_face_is_worse(self, hopper: Portrait) -> None:
         crop = crop_of(hopper)
-        rated = rate_pixels(torch.cat([crop, (crop * 1.8 + 60).clamp(0, 255)])).contrast
+        rated = rate_pixels(torch.cat([crop, (crop * 1.8 + 60).clamp(0, 255)]))[:, CONTRAST]
         assert rated[1] < rated[0] - 0.2
 
     def test_portrait_of_ordinary_contrast_is_excellent(self, hopper: Portrait, astronaut: Portrait) -> None:
-        assert (rate([hopper, astronaut]).contrast > 0.85).all()
+        assert (rate([hopper, astronaut])[:, CONTRAST] > 0.85).all()
 
     @pytest.mark.parametrize("level", [0.0, 255.0])
     def test_half_a_face_in_shadow_or_glare_is_worse(self, hopper: Portrait, level: float) -> None:
         crop = crop_of(hopper)
         hidden = crop.clone()
         hidden[:, :, :, : SIZE // 2] = level
-        assert rate_pixels(hidden).contrast < rate_pixels(crop).contrast / 4
+        assert rate_pixels(hidden)[:, CONTRAST] < rate_pixels(crop)[:, CONTRAST] / 4
 
     def test_hard_light_from_one_side_is_worse_though_its_range_is_wider(self, hopper: Portrait) -> None:
         crop = crop_of(hopper)
         lit = (crop * torch.linspace(0.05, 1.6, SIZE)).clamp(0, 255)
         assert quality._cells(lit, 0.75).std() > 1.3 * quality._cells(crop, 0.75).std()
-        assert rate_pixels(lit).contrast < rate_pixels(crop).contrast - 0.01
+        assert rate_pixels(lit)[:, CONTRAST] < rate_pixels(crop)[:, CONTRAST] - 0.01
 
     def test_what_surrounds_the_face_does_not_count(self, hopper: Portrait) -> None:
         crop = crop_of(hopper)
@@ -382,12 +383,12 @@ class TestTrust:
     """Is there a face at the landmarks? Only then their places say how it is turned."""
 
     def test_portraits_are_believed(self, hopper: Portrait, astronaut: Portrait) -> None:
-        believed = rate([hopper, astronaut]).center_pose
+        believed = rate([hopper, astronaut])[:, POSE]
         places = center_pose(torch.tensor([hopper.landmarks, astronaut.landmarks]))
         torch.testing.assert_close(believed, places, atol=0.01, rtol=0)
 
     def test_falls_with_the_detectors_odds(self, hopper: Portrait) -> None:
-        rated = [rate([hopper], score=score).center_pose.item() for score in (1.0, 0.999, 0.99, 0.95, 0.5, 0.0)]
+        rated = [rate([hopper], score=score)[:, POSE].item() for score in (1.0, 0.999, 0.99, 0.95, 0.5, 0.0)]
         assert all(a > b for a, b in itertools.pairwise(rated))
         assert rated[0] - rated[1] < 0.05
         assert rated[-2] < GATE.min_cpq
@@ -397,7 +398,7 @@ class TestTrust:
         points = [[219.8, 357.8], [297.5, 352.4], [259.6, 407.0], [221.2, 445.1], [292.6, 441.2]]
         turned = Portrait(hopper.image.rotate(180), [157.4, 251.9, 361.1, 494.5], points)
         assert center_pose(torch.tensor([points])).item() > 0.95
-        assert rate([turned], score=0.9985).center_pose.item() < 0.1
+        assert rate([turned], score=0.9985)[:, POSE].item() < 0.1
 
     @pytest.mark.parametrize("angle", [90, 180, 270])
     def test_the_detector_on_turned_portraits(
@@ -407,15 +408,15 @@ class TestTrust:
         images = [Image.open(path).convert("RGB").rotate(angle) for path in (hopper_path, astronaut_path)]
         batch = ImageBatch([np.array(image) for image in images])
         found = detector(batch)
-        assert (assess_quality(cut_crops(batch, found, AlignSettings(), SIZE), found).center_pose < 0.4).all()
+        assert (assess_quality(cut_crops(batch, found, AlignSettings(), SIZE), found)[:, POSE] < 0.4).all()
 
     def test_no_pixels_no_evidence(self) -> None:
         """A crop of one colour says nothing against its landmarks."""
-        assert rate_pixels(torch.full((1, 3, SIZE, SIZE), 90.0)).center_pose.item() > GATE.min_cpq
+        assert rate_pixels(torch.full((1, 3, SIZE, SIZE), 90.0))[:, POSE].item() > GATE.min_cpq
 
     def test_landmarks_that_are_no_numbers(self, hopper: Portrait) -> None:
         broken = [Portrait(hopper.image, hopper.box, [[value] * 2] * 5) for value in (math.nan, math.inf, 1e30, 0.0)]
-        assert (rate(broken).center_pose == 0).all()
+        assert (rate(broken)[:, POSE] == 0).all()
 
 
 class TestMargin:
@@ -429,8 +430,8 @@ class TestDegenerateCrops:
     @pytest.mark.parametrize("level", [0.0, 127.3, 255.0])
     def test_constant_crop_is_worth_nothing(self, level: float) -> None:
         rated = rate_pixels(torch.full((2, 3, SIZE, SIZE), level))
-        assert (rated.sharpness < 1e-9).all()
-        assert (rated.contrast < 1e-9).all()
+        assert (rated[:, SHARPNESS] < 1e-9).all()
+        assert (rated[:, CONTRAST] < 1e-9).all()
 
     @given(
         pixels=hnp.arrays(np.uint8, (1, 3, 8, 8)),

@@ -93,7 +93,7 @@ def test_images_are_found_by_suffix_or_first_bytes(tmp_path: Path) -> None:
     counts = ScanCounts()
     found = names(list(scan_source(tmp_path, PLAIN, counts)), tmp_path)
     assert found == ["empty.png", "live.heic", "lrdata/1.jpg", "no-suffix", "odd.dat", "photo.JPG", "scan.TIFF"]
-    assert (counts.images, counts.rejected, counts.other_files) == (7, 0, 9)
+    assert (counts.images, counts.rejected, counts.left_alone.total()) == (7, 0, 9)
     assert counts.left_alone == {"raw": 2, "video": 1, "sidecar": 2, "hidden": 2, "other": 2}
     assert counts.left_out == {"hidden": 1, "thumbnails": 2}
     assert names_of(counts.left_out_folders, tmp_path) == [".thumbnails", "2020/@eaDir", "Catalog Previews.lrdata"]
@@ -143,7 +143,7 @@ def test_pipes_sockets_and_devices_are_never_opened(tmp_path: Path) -> None:
         counts = ScanCounts()
         refs = list(scan_source(tmp_path, PLAIN, counts))
     assert names(refs, tmp_path) == ["a.jpg"]
-    assert counts.other_files == 5
+    assert counts.left_alone.total() == 5
 
 
 def test_symlinks_are_followed_and_loops_end(tmp_path: Path) -> None:

@@ -53,13 +53,13 @@ def test_crops_equal_torchs_and_the_compiled_loops(triton_kernels: Kernels, devi
     where = boxes_in(theirs, 40 if full else 10)
     there = [column.to(device) for column in where]
     for size in (24, 48):
-        crops = triton_kernels[0].area_crops(ours, *there, size).cpu()
+        crops = triton_kernels[0].crops(ours, *there, size, smooth=False).cpu()
         assert torch.equal(crops, theirs.area_crops_by_torch(*where, size))
         assert loops is None or torch.equal(crops, theirs._cut(loops.area_crops, *where, size))
-    smooth = triton_kernels[0].smooth_crops(ours, *there, 40).cpu()
+    smooth = triton_kernels[0].crops(ours, *there, 40, smooth=True).cpu()
     assert (smooth - theirs.smooth_crops_by_torch(*where, 40)).abs().max() <= 2e-4
     assert loops is None or (smooth - theirs._cut(loops.smooth_crops, *where, 40)).abs().max() <= 2e-4
-    assert triton_kernels[0].area_crops(ours, there[0][:0], there[1][:0], 24).shape == (0, 3, 24, 24)
+    assert triton_kernels[0].crops(ours, there[0][:0], there[1][:0], 24, smooth=False).shape == (0, 3, 24, 24)
 
 
 @pytest.mark.usefixtures("triton_kernels")
@@ -179,7 +179,7 @@ def test_a_wrong_kernel_is_found(part: int, name: str, problem: str, triton_kern
 
 
 def test_what_is_not_a_number_is_wrong(triton_kernels: Kernels, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(triton_kernels[0], "area_crops", lambda *_: torch.full((1,), torch.nan))
+    monkeypatch.setattr(triton_kernels[0], "crops", lambda *_, **__: torch.full((1,), torch.nan))
     assert checked(triton_kernels, 0, torch.device(device)) == "averaged crops differ by up to nan grey levels"
 
 

@@ -80,16 +80,16 @@ def test_a_deletion_that_failed_after_its_transaction_is_known(poster: Poster, f
 
 def test_memory_that_could_not_follow_a_commit_is_read_again(poster: Poster, monkeypatch: pytest.MonkeyPatch) -> None:
     poster.post(Face(somebody(0)))
-    replace = ReferenceIndex.replace
+    append = ReferenceIndex.append
 
     def too_large(self: ReferenceIndex, *args: object) -> None:
         if len(self) == 0:  # not the directory's
-            return replace(self, *args)  # type: ignore[arg-type]
-        monkeypatch.setattr(ReferenceIndex, "replace", replace)
+            return append(self, *args)  # type: ignore[arg-type]
+        monkeypatch.setattr(ReferenceIndex, "append", append)
         raise MemoryError
 
     photos = [poster.extractor.photo(Face(somebody(number))) for number in (1, 2)]
-    monkeypatch.setattr(ReferenceIndex, "replace", too_large)
+    monkeypatch.setattr(ReferenceIndex, "append", too_large)
     with pytest.raises(MemoryError):
         poster.send(photos[0])
     assert poster.records() == poster.stored()

@@ -19,7 +19,7 @@ from pipeline.extraction.extractor import BatchExtractor
 from pipeline.jobs import device_trial
 from pipeline.jobs.device_trial import try_device
 from pipeline.jobs.doctor import FAIL, OK, WARN, Finding
-from pipeline.runtime.optional_triton import SelfCheck, if_checked
+from pipeline.runtime.optional_kernels import SelfCheck, if_checked
 from pipeline.types import DecodedImage
 
 CUDA = torch.device("cuda", 0)  # a name: nothing here touches the device
@@ -130,7 +130,7 @@ def test_little_memory_of_the_device_is_said(free: int, level: str, monkeypatch:
 def test_kernels_of_triton_that_were_asked_for_are_named(
     problem: str | None, level: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pipeline.runtime.optional_triton._outcomes", {})
+    monkeypatch.setattr("pipeline.runtime.optional_kernels._outcomes", {})
     assert list(device_trial._kernels(CUDA)) == []
 
     def load() -> tuple[ModuleType, SelfCheck]:

@@ -137,11 +137,13 @@ def test_the_gate_rejects_the_poor_faces_each_for_its_one_reason(
 def _margins(image: DecodedImage, face: Detections) -> dict[str, float]:
     """By how much one face passes each check of the default gate."""
     gate = MatchSettings()
-    quality = assess_quality(cut_crops(ImageBatch([image.pixels]), face, AlignSettings(), 160), face)
+    ((pose, sharpness, contrast),) = assess_quality(
+        cut_crops(ImageBatch([image.pixels]), face, AlignSettings(), 160), face
+    ).tolist()
     return {
-        CENTER_POSE: quality.center_pose.item() - gate.min_cpq,
-        SHARPNESS: quality.sharpness.item() - gate.min_fsq,
-        CONTRAST: quality.contrast.item() - gate.min_fcq,
+        CENTER_POSE: pose - gate.min_cpq,
+        SHARPNESS: sharpness - gate.min_fsq,
+        CONTRAST: contrast - gate.min_fcq,
     }
 
 

@@ -251,13 +251,14 @@ def test_the_registrys_calibration_maps_its_rate_to_the_default_threshold(name: 
 
     results = Path(__file__).resolve().parents[2] / "scripts/bench/results"
     measured = json.loads((results / f"accuracy-{name}-cpu.json").read_text())["figures"]["calibration"]
-    facts = weight_set(name).calibration
-    assert measured["fmr"] == facts.fmr == CONTRACT_FMR
-    calibration = Calibration.from_dict(facts.as_dict())
+    calibration = weight_set(name).calibration
+    assert measured["fmr"] == calibration.fmr == CONTRACT_FMR
     distance = contract_distance(1 - measured["squared_l2"] / 2, calibration)
     assert distance**2 == pytest.approx(0.54, abs=5e-4)
     by_rate = measured["by_rate"]
-    assert [row["fmr"] for row in by_rate] == [rate for rate, _ in facts.thresholds]
+    assert [row["fmr"] for row in by_rate] == [rate for rate, _ in calibration.thresholds]
     mapped = [contract_distance(1 - row["squared_l2"] / 2, calibration) ** 2 for row in by_rate]
-    assert mapped == pytest.approx([threshold for _, threshold in facts.thresholds], abs=1e-3)
-    assert all(low < t < high for (_, t), (low, high) in zip(facts.thresholds, facts.intervals, strict=True))
+    assert mapped == pytest.approx([threshold for _, threshold in calibration.thresholds], abs=1e-3)
+    assert all(
+        low < t < high for (_, t), (low, high) in zip(calibration.thresholds, calibration.intervals, strict=True)
+    )

@@ -30,7 +30,7 @@ def append(
     numbers = list(range(len(index), len(index) + len(vectors))) if order is None else order
     boxes = np.tile(np.array(BOX, dtype=np.float32), (len(vectors), 1))
     hashes = [(str(number),) for number in numbers]
-    index.replace(np.array(remove, np.int64), vectors, np.array(numbers, np.int64), hashes, boxes)
+    index.append(vectors, np.array(numbers, np.int64), hashes, boxes, np.array(remove, np.int64))
 
 
 def make_index(

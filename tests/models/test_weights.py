@@ -73,7 +73,9 @@ def test_the_registry_is_plain_data() -> None:
         assert row.name == name
         assert (row.url is None) != (row.package is None)
         assert all(re.fullmatch(r"[0-9a-f]{64}", file.sha256) for file in row.files)
-        assert json.loads(json.dumps(row.as_dict()))["licence"] == ("Apache-2.0" if name == "sface" else "MIT")
+        assert json.loads(json.dumps(dataclasses.asdict(row)))["licence"] == (
+            "Apache-2.0" if name == "sface" else "MIT"
+        )
 
 
 def test_every_embedder_has_an_architecture_and_crops_of_its_size() -> None:

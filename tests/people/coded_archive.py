@@ -20,6 +20,7 @@ from pipeline.jobs.run import RunRequest, run
 from pipeline.jobs.run_report import RunReport
 from pipeline.jobs.store import Store
 from pipeline.people.service import IdentityService
+from pipeline.runtime.stage_times import PNET
 from pipeline.serve.admin import open_admin_port
 from pipeline.store.checks.check import check_store
 from pipeline.store.local import LocalStore
@@ -33,9 +34,7 @@ class ArchiveExtractor(CodedExtractor):
     """As the stages of a run want it: without pictures, which are cut from the photos."""
 
     device = torch.device("cpu")
-    detector = SimpleNamespace(
-        networks=SimpleNamespace(device=device), counts=SimpleNamespace(pnet=SimpleNamespace(calls=0))
-    )
+    detector = SimpleNamespace(networks=SimpleNamespace(device=device), counts={PNET: SimpleNamespace(calls=0)})
     embedder = SimpleNamespace(backend="coded", counts=SimpleNamespace(calls=0))
 
     def table(self, faces: list[Shown]) -> pa.Table:  # type: ignore[override]

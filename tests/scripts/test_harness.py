@@ -27,6 +27,10 @@ def document(arguments: argparse.Namespace) -> dict[str, Any]:
     return dict(json.loads(path.read_text("utf-8")))
 
 
+def test_a_result_has_the_turns_and_their_spread(document: dict[str, Any]) -> None:
+    assert document["timings"] == {"a": {"seconds": [3.0, 1.0, 2.0], "median": 2.0, "min": 1.0, "max": 3.0}}
+
+
 def test_a_busy_turn_does_not_change_the_ratio() -> None:
     # The first turn fell into a busy minute: the ratio of the medians would be wrong.
     assert paired_ratio(Timing([20.0, 2.0, 4.0]), Timing([10.0, 1.0, 1.0])) == 2.0

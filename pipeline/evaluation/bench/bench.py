@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -72,10 +72,9 @@ def bench(
     weights = resolve(settings.model.weights, weights_file(settings), cache_folder(settings.model.cache))
     device = resolve_device(settings.run.device)
     progress.start("sample", None)
-    sample = take_sample(source, settings, images)
-    files, left_out = sample.files, sorted(sample.left_out.items())
+    files, left_out = take_sample(source, settings, images)
     if not files:
-        reasons = "; ".join(f"{count}: {reason}" for reason, count in left_out)
+        reasons = "; ".join(f"{count}: {reason}" for reason, count in sorted(left_out.items()))
         raise SourceEmpty(path=shown(source), detail=f"none that can be compared; {reasons}")
     progress.start("warm-up", None)
     chain = FacepipeChain(settings)
@@ -95,7 +94,7 @@ def bench(
     figures = {
         "source": shown(source),
         "images": len(files),
-        "left_out": dict(sample.left_out),
+        "left_out": dict(left_out),
         "device": describe(device),
         "threads": thread_count(settings.run.threads),
         "backend": chain.extractor.embedder.backend,
@@ -148,48 +147,35 @@ def _rows(figures: Mapping[str, Any], timings: Mapping[str, Timing], same: SameF
     yield Row("faces", text)
 
 
-class Chain(Protocol):
-    """Takes lists of files once; each call then extracts the faces of the lists with these numbers."""
-
-    def prepare(self, lists: Sequence[Sequence[Path]]) -> None: ...
-    def __call__(self, numbers: Iterable[int]) -> Mapping[Path, Extracted]: ...
-
-
+@dataclass
 class Side:
     """A chain and its lists of photos. A call is one turn over all photos, within `context`; `advance(n)` reports n
     photos as done."""
 
-    def __init__(
-        self,
-        chain: Chain,
-        lists: Sequence[Sequence[Path]],
-        advance: Callable[[int], None],
-        context: Callable[[], AbstractContextManager[None]] = nullcontext,
-    ) -> None:
-        self._chain = chain
-        self._lists = lists
-        self._advance = advance
-        self._context = context
-        self.faces: Mapping[Path, Extracted] = {}  # of the last turn
+    chain: FacepipeChain | ReferenceChain
+    lists: Sequence[Sequence[Path]]
+    advance: Callable[[int], None]
+    context: Callable[[], AbstractContextManager[None]] = nullcontext
+    faces: Mapping[Path, Extracted] = field(default_factory=dict)  # of the last turn
 
     def warm_up(self) -> None:
         """Runs once over a few photos, from as many lists as possible, and prepares the lists of the turns."""
-        lists = self._lists[:_WARM_UP_IMAGES]
+        lists = self.lists[:_WARM_UP_IMAGES]
         images = -(-_WARM_UP_IMAGES // len(lists))
-        self._chain.prepare([files[:images] for files in lists])
-        with self._context():
-            self._chain(range(len(lists)))
-        self._chain.prepare(self._lists)
+        self.chain.prepare([files[:images] for files in lists])
+        with self.context():
+            self.chain(range(len(lists)))
+        self.chain.prepare(self.lists)
 
     def __call__(self) -> None:
         """One turn. Call `warm_up` before."""
-        with self._context():
-            self.faces = self._chain(self._numbers())
+        with self.context():
+            self.faces = self.chain(self._numbers())
 
     def _numbers(self) -> Iterator[int]:
-        for number, files in enumerate(self._lists):
+        for number, files in enumerate(self.lists):
             yield number
-            self._advance(len(files))
+            self.advance(len(files))
 
 
 @contextmanager
@@ -203,25 +189,18 @@ def default_threads(threads: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-@dataclass
-class Sample:
-    """Photos that both sides can read."""
-
-    files: list[Path] = field(default_factory=list)
-    left_out: Counter[str] = field(default_factory=Counter)  # photos by reason
-
-
-def take_sample(source: Path, settings: Settings, images: int) -> Sample:
-    """At most `images` photos of a folder or manifest; always the same ones for the same source.
+def take_sample(source: Path, settings: Settings, images: int) -> tuple[list[Path], Counter[str]]:
+    """At most `images` photos of a folder or manifest, always the same ones for the same source: those that both sides
+    can read, and the number of the others by reason.
 
     Raises what `scan_source` raises.
     """
-    sample, chosen = Sample(), []
+    files, chosen, left_out = list[Path](), list[Path](), Counter[str]()
     for ref in _spread(source, settings.source, images):
         if ref.rejected is not None:
-            sample.left_out[_refused(ref.rejected)] += 1
+            left_out[_refused(ref.rejected)] += 1
         elif is_address(ref.file):
-            sample.left_out["an object in a bucket"] += 1
+            left_out["an object in a bucket"] += 1
         elif Path(ref.file) not in chosen:  # a manifest may name a file twice
             chosen.append(Path(ref.file))
     decoder = Decoder(settings.decode)
@@ -229,10 +208,10 @@ def take_sample(source: Path, settings: Settings, images: int) -> Sample:
         problems = pool.map(lambda file: _problem(file, decoder, settings.detect), chosen)
         for file, problem in zip(chosen, problems, strict=True):
             if problem is None:
-                sample.files.append(file)
+                files.append(file)
             else:
-                sample.left_out[problem] += 1
-    return sample
+                left_out[problem] += 1
+    return files, left_out
 
 
 def _spread(source: Path, settings: SourceSettings, images: int) -> Iterator[ImageRef]:

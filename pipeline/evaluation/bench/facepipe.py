@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import torch
 
@@ -26,7 +25,8 @@ from pipeline.jobs.models import load_extractor
 from pipeline.jobs.store_identity import make_identity
 from pipeline.models.registry import FIVE_POINT
 from pipeline.runtime.stage_times import StageTimes
-from pipeline.types import Detections, FloatArray
+from pipeline.store import vectors_of
+from pipeline.types import Detections, FloatArray, boxes_of
 
 
 def comparable(settings: Settings) -> Settings:
@@ -78,21 +78,13 @@ def extracted_rows(table: pa.Table) -> Iterator[Extracted]:
     """The faces of each row of a shard's table."""
     for status, faces in zip(table["status"].to_pylist(), table["faces"], strict=True):
         assert faces.is_valid, status
-        yield _extracted(faces.values)
+        yield _extracted(pa.Table.from_struct_array(faces.values))
 
 
-def _extracted(faces: pa.StructArray) -> Extracted:
-    boxes = np.stack([_numbers(faces, name) for name in ("x1", "y1", "x2", "y2")], axis=1)
-    landmarks = _numbers(faces, "landmarks").reshape(-1, 5, 2)
-    return Extracted(boxes, landmarks, _numbers(faces, "confidence"), _numbers(faces, "embedding"))
-
-
-def _numbers(faces: pa.StructArray, name: str) -> FloatArray:
-    """A column as [n], or [n, d] where it holds lists of d."""
-    values = faces.field(name)
-    if not pa.types.is_fixed_size_list(values.type):
-        return np.asarray(values, dtype=np.float32)
-    return np.asarray(values.flatten(), dtype=np.float32).reshape(-1, values.type.list_size)
+def _extracted(faces: pa.Table) -> Extracted:
+    landmarks = vectors_of(faces["landmarks"], 10).reshape(-1, 5, 2)
+    embeddings = vectors_of(faces["embedding"], faces.schema.field("embedding").type.list_size)
+    return Extracted(boxes_of(faces), landmarks, faces["confidence"].to_numpy(), embeddings)
 
 
 def embeddings_of_boxes(chain: FacepipeChain, detected: Mapping[Path, Extracted]) -> dict[Path, FloatArray]:

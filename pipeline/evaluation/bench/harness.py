@@ -10,7 +10,6 @@ import statistics
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -19,22 +18,13 @@ from pipeline.runtime.device import synchronize
 
 @dataclass(frozen=True)
 class Timing:
-    """The seconds that one variant took in each turn, and their median and spread."""
+    """The seconds that one variant took in each turn, and their median."""
 
     seconds: list[float]
 
     @property
     def median(self) -> float:
         return float(statistics.median(self.seconds))
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain values for JSON: seconds, median, min and max."""
-        return {
-            "seconds": self.seconds,
-            "median": self.median,
-            "min": min(self.seconds),
-            "max": max(self.seconds),
-        }
 
 
 def timed(run: Callable[[], object], device: str | torch.device = "cpu") -> float:

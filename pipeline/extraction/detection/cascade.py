@@ -8,21 +8,20 @@ and the host waits for the device four times: for P-Net's cells, and for who is 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Final, NamedTuple
 
 import torch
 
 from pipeline.config import DetectSettings
-from pipeline.extraction.detection.networks import CropNetwork, MtcnnNetworks, crop_network
+from pipeline.extraction.detection.networks import MtcnnNetworks, crop_network
 from pipeline.extraction.detection.nms import by_group, load_kernel, suppress
 from pipeline.extraction.detection.proposals import cell_finder, load_painter
 from pipeline.extraction.detection.pyramid import CELL, STRIDE, most_overlap, pyramid
 from pipeline.extraction.images.batch import ImageBatch, load_triton
 from pipeline.runtime.device import padded
-from pipeline.runtime.optional_numba import if_compiled
-from pipeline.runtime.stage_times import ONET, PNET, RNET, NetworkCounts, StageTimes
+from pipeline.runtime.optional_kernels import if_compiled
+from pipeline.runtime.stage_times import DETECTION, ONET, PNET, RNET, CallCounts, StageTimes
 from pipeline.types import Detections
 
 # For R- and O-Net, by type of device. CUDA's is not measured but bounded by memory (0.5 GB for O-Net's first layer).
@@ -39,15 +38,6 @@ def load_kernels() -> ModuleType:
     return network_kernels
 
 
-@dataclass
-class DetectorCounts:
-    """The networks' calls: tests of batching and of resuming read them."""
-
-    pnet: NetworkCounts = field(default_factory=NetworkCounts)
-    rnet: NetworkCounts = field(default_factory=NetworkCounts)
-    onet: NetworkCounts = field(default_factory=NetworkCounts)
-
-
 class _Candidates(NamedTuple):
     """n boxes between two stages. Those that are not kept stay in until the host waits for the device anyway."""
 
@@ -57,15 +47,19 @@ class _Candidates(NamedTuple):
 
 
 class MtcnnDetector:
-    """Finds faces in an ImageBatch; `counts` are the networks' calls so far."""
+    """Finds faces in an ImageBatch; `counts` are the calls of each stage's network so far."""
 
     def __init__(self, networks: MtcnnNetworks, settings: DetectSettings) -> None:
         self.networks = networks
         self.settings = settings
-        self.counts = DetectorCounts()
+        self.counts = {stage: CallCounts() for stage in DETECTION}
         kernels = load_kernels(networks.device)
         self._likely_cells = cell_finder(networks.pnet, kernels)
-        self._rnet, self._onet = crop_network(networks.rnet, kernels), crop_network(networks.onet, kernels)
+        # Each network of crops, their size, and the widths of its outputs.
+        self._crop_networks = {
+            RNET: (crop_network(networks.rnet, kernels), 24, (4, 2)),
+            ONET: (crop_network(networks.onet, kernels), 48, (4, 10, 2)),
+        }
         for load in (load_triton, load_painter, load_kernel):
             load(networks.device)  # now, as their comparison might find no memory beside a batch
 
@@ -88,7 +82,7 @@ class MtcnnDetector:
         """First stage: P-Net over all pyramids; boxes with their regression applied, made square."""
         settings = self.settings
         pyramids = [pyramid(h, w, settings.min_face_px, settings.factor) for h, w in batch.host_sizes]
-        cells = self._likely_cells(batch, pyramids, settings.pnet_threshold, self.counts.pnet)
+        cells = self._likely_cells(batch, pyramids, settings.pnet_threshold, self.counts[PNET])
         cell, scale = torch.stack([cells.column, cells.row], dim=1).float() * STRIDE, cells.scale[:, None]
         boxes = torch.cat([((cell + 1) / scale).floor(), ((cell + CELL) / scale).floor()], 1)
         levels = max((len(p) for p in pyramids), default=0)
@@ -107,7 +101,7 @@ class MtcnnDetector:
     def _refine(self, batch: ImageBatch, faces: _Candidates) -> _Candidates:
         """Second stage: R-Net drops most candidates and moves the rest."""
         image, boxes, crops = _inside(batch, faces)
-        regression, probability = _run(batch, image, crops, self._rnet, self.counts.rnet, 24, (4, 2))
+        regression, probability = self._run(batch, image, crops, RNET)
         scores = probability[:, 1]
         group = image.where(scores > self.settings.rnet_threshold, len(batch))
         order, kept = suppress(boxes, scores, group, len(batch), 0.7)
@@ -118,7 +112,7 @@ class MtcnnDetector:
         """Third stage: O-Net gives the final boxes and the landmarks. By image, then from the largest box to the
         smallest, ties by confidence."""
         image, boxes, crops = _inside(batch, faces)
-        regression, points, probability = _run(batch, image, crops, self._onet, self.counts.onet, 48, (4, 10, 2))
+        regression, points, probability = self._run(batch, image, crops, ONET)
         scores = probability[:, 1]
         sides = boxes[:, None, 2:] - boxes[:, None, :2] + 1
         landmarks = points.view(-1, 2, 5).transpose(1, 2) * sides + boxes[:, None, :2] - 1
@@ -131,25 +125,17 @@ class MtcnnDetector:
         order = order[image[order].argsort(stable=True)]
         return Detections(image[order], boxes[order], landmarks[order], scores[order])
 
-
-def _run(
-    batch: ImageBatch,
-    image: torch.Tensor,
-    crops: torch.Tensor,
-    network: CropNetwork,
-    counts: NetworkCounts,
-    size: int,
-    widths: tuple[int, ...],
-) -> list[torch.Tensor]:
-    """The network's outputs [n, width] for the crops [n, 4] of images [n], resampled to size x size."""
-    outputs = [tuple(torch.zeros((0, width), device=crops.device) for width in widths)]
-    step = CROPS_PER_CALL[crops.device.type]
-    for start in range(0, len(crops), step):
-        part = slice(start, start + step)
-        pixels = batch.area_crops(image[part], crops[part], size)
-        outputs.append(tuple(output[: len(pixels)] for output in network(padded(pixels, _CROP_COUNTS))))
-        counts.add(len(pixels))
-    return [torch.cat(column) for column in zip(*outputs, strict=True)]
+    def _run(self, batch: ImageBatch, image: torch.Tensor, crops: torch.Tensor, stage: str) -> list[torch.Tensor]:
+        """The outputs [n, width] of the stage's network for the crops [n, 4] of images [n]."""
+        network, size, widths = self._crop_networks[stage]
+        outputs = [tuple(torch.zeros((0, width), device=crops.device) for width in widths)]
+        step = CROPS_PER_CALL[crops.device.type]
+        for start in range(0, len(crops), step):
+            part = slice(start, start + step)
+            pixels = batch.area_crops(image[part], crops[part], size)
+            outputs.append(tuple(output[: len(pixels)] for output in network(padded(pixels, _CROP_COUNTS))))
+            self.counts[stage].add(len(pixels))
+        return [torch.cat(column) for column in zip(*outputs, strict=True)]
 
 
 def _inside(batch: ImageBatch, faces: _Candidates) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

@@ -20,6 +20,7 @@ from torch import nn
 
 from pipeline.extraction.detection.packing import packed_layer
 from pipeline.runtime.threads import over_threads
+from pipeline.types import FloatArray
 
 
 def normalise(pixels: torch.Tensor) -> torch.Tensor:
@@ -77,6 +78,11 @@ def load_networks(files: Mapping[str, Path], device: torch.device | str) -> Mtcn
     return MtcnnNetworks(pnet, rnet, onet)
 
 
+def packed_layers(net: nn.Module, count: int) -> list[FloatArray]:
+    """The first `count` convolutions of a network with their activations, as the compiled loops take them."""
+    return [packed_layer(getattr(net, f"conv{k}"), getattr(net, f"prelu{k}")) for k in range(1, count + 1)]
+
+
 # [n, 3, size, size] float32 in [0, 255] -> the network's outputs, [n, width] each, the probabilities last.
 CropNetwork: TypeAlias = Callable[[torch.Tensor], tuple[torch.Tensor, ...]]
 _CROPS_PER_JOB = 32  # the loops take 8 at a time
@@ -85,25 +91,22 @@ _CROPS_PER_JOB = 32  # the loops take 8 at a time
 def crop_network(net: nn.Module, kernels: ModuleType | None) -> CropNetwork:
     """`net` on crops; with compiled convolutions if it is facenet-pytorch's own module and there are kernels."""
     if kernels is not None and isinstance(net, RNet):
-        hidden = [(net.conv1, net.prelu1), (net.conv2, net.prelu2), (net.conv3, net.prelu3)]
         outputs = [net.dense5_2, nn.Sequential(net.dense5_1, net.softmax5_1)]
-        return _compiled(kernels.rnet_features, hidden, net.dense4, net.prelu4, outputs)
+        return _compiled(kernels.rnet_features, packed_layers(net, 3), net.dense4, net.prelu4, outputs)
     if kernels is not None and isinstance(net, ONet):
-        hidden = [(net.conv1, net.prelu1), (net.conv2, net.prelu2), (net.conv3, net.prelu3), (net.conv4, net.prelu4)]
         outputs = [net.dense6_2, net.dense6_3, nn.Sequential(net.dense6_1, net.softmax6_1)]
-        return _compiled(kernels.onet_features, hidden, net.dense5, net.prelu5, outputs)
+        return _compiled(kernels.onet_features, packed_layers(net, 4), net.dense5, net.prelu5, outputs)
     return lambda pixels: cast(tuple[torch.Tensor, ...], net(normalise(pixels)))
 
 
 def _compiled(
     loop: Callable[..., None],
-    hidden: Sequence[tuple[nn.Conv2d, nn.PReLU]],
+    layers: Sequence[FloatArray],
     dense: nn.Linear,
     activation: nn.PReLU,
     outputs: Sequence[nn.Module],
 ) -> CropNetwork:
     """The hidden convolutions in `loop`, and the dense layers after them in torch."""
-    layers = [packed_layer(*pair) for pair in hidden]
 
     def run(pixels: torch.Tensor) -> tuple[torch.Tensor, ...]:
         crops, features = pixels.numpy(), torch.empty((len(pixels), dense.in_features))

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torchvision.ops import nms
 
-from pipeline.runtime.optional_triton import SelfCheck, if_checked
+from pipeline.runtime.optional_kernels import SelfCheck, if_checked
 from pipeline.types import FloatArray
 
 

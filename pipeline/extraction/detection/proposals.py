@@ -11,21 +11,20 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import ModuleType
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from pipeline.extraction.detection.networks import CanvasPNet
-from pipeline.extraction.detection.packing import packed_layer
+from pipeline.extraction.detection.networks import CanvasPNet, packed_layers
 from pipeline.extraction.detection.pyramid import Canvases, Level, Packing, TileTable, pack, paint_by_torch
 from pipeline.extraction.images.batch import ImageBatch
 from pipeline.runtime.device import prefers_few_shapes
-from pipeline.runtime.optional_triton import SelfCheck, if_checked
-from pipeline.runtime.stage_times import NetworkCounts
+from pipeline.runtime.optional_kernels import SelfCheck, if_checked
+from pipeline.runtime.stage_times import CallCounts
 from pipeline.runtime.threads import over_threads
-from pipeline.types import FloatArray
+from pipeline.types import ByteArray, FloatArray
 
 CANVAS_SIDE = 512
 # By type of device; where few shapes are preferred, the last call has empty canvases. CUDA's is not measured but
@@ -33,6 +32,7 @@ CANVAS_SIDE = 512
 CANVASES_PER_CALL: Final = {"cpu": 4, "cuda": 16}
 # The likely cells of one level: (row, column) [n, 2], and probability and regression [n, 5].
 _LevelCells: TypeAlias = tuple[npt.NDArray[np.int32], FloatArray]
+_ScanLevel: TypeAlias = Callable[[ByteArray, Level, float], _LevelCells]  # of an image, above a threshold
 
 
 @if_checked
@@ -57,7 +57,7 @@ class Cells:
 
 
 # Finds the cells of all levels with a probability of a face of at least a threshold.
-FindCells: TypeAlias = Callable[[ImageBatch, Sequence[Sequence[Level]], float, NetworkCounts], Cells]
+FindCells: TypeAlias = Callable[[ImageBatch, Sequence[Sequence[Level]], float, CallCounts], Cells]
 
 
 def cell_finder(pnet: CanvasPNet, kernels: ModuleType | None) -> FindCells:
@@ -65,14 +65,21 @@ def cell_finder(pnet: CanvasPNet, kernels: ModuleType | None) -> FindCells:
     if kernels is None:
         return partial(_canvas_cells, pnet)
     net = pnet.net
-    hidden = ((net.conv1, net.prelu1), (net.conv2, net.prelu2), (net.conv3, net.prelu3))
     outputs = [(c.weight.flatten(1).numpy(), c.bias.numpy()) for c in (net.conv4_1, net.conv4_2)]
-    # As `network_kernels.scan_level` takes them.
-    return partial(_compiled_cells, kernels, [*(packed_layer(*pair) for pair in hidden), *outputs])
+    layers = [*packed_layers(net, 3), *outputs]  # as `network_kernels.scan_level` takes them
+
+    def scan(pixels: ByteArray, level: Level, threshold: float) -> _LevelCells:
+        room = max(0, (level.height - 1) // 2 - 4) * max(0, (level.width - 1) // 2 - 4)
+        # Pages that are never written take no memory.
+        cells, answers = np.empty((room, 2), np.int32), np.empty((room, 5), np.float32)
+        count = kernels.scan_level(pixels, level.height, level.width, *layers, threshold, cells, answers)
+        return cells[:count].copy(), answers[:count].copy()
+
+    return partial(_compiled_cells, scan)
 
 
 def _canvas_cells(
-    pnet: CanvasPNet, batch: ImageBatch, pyramids: Sequence[Sequence[Level]], threshold: float, counts: NetworkCounts
+    pnet: CanvasPNet, batch: ImageBatch, pyramids: Sequence[Sequence[Level]], threshold: float, counts: CallCounts
 ) -> Cells:
     """Runs torch's P-Net, `CANVASES_PER_CALL` canvases at a time."""
     packing = pack(pyramids, CANVAS_SIDE)
@@ -105,28 +112,15 @@ def _painted(batch: ImageBatch, packing: Packing, tiles: TileTable) -> Iterator[
 
 
 def _compiled_cells(
-    kernels: ModuleType,
-    layers: Sequence[Any],
-    batch: ImageBatch,
-    pyramids: Sequence[Sequence[Level]],
-    threshold: float,
-    counts: NetworkCounts,
+    scan: _ScanLevel, batch: ImageBatch, pyramids: Sequence[Sequence[Level]], threshold: float, counts: CallCounts
 ) -> Cells:
     """Runs the compiled P-Net level by level, on as many threads as torch uses. The answers do not depend on the
     batch."""
     jobs = [(image, k, level) for image, levels in enumerate(pyramids) for k, level in enumerate(levels)]
     pixels = [batch.host_pixels(image) for image in range(len(batch))]
-
-    def scan(job: int) -> _LevelCells:
-        image, _, level = jobs[job]
-        room = max(0, (level.height - 1) // 2 - 4) * max(0, (level.width - 1) // 2 - 4)
-        # Pages that are never written take no memory.
-        cells, answers = np.empty((room, 2), np.int32), np.empty((room, 5), np.float32)
-        count = kernels.scan_level(pixels[image], level.height, level.width, *layers, threshold, cells, answers)
-        return cells[:count].copy(), answers[:count].copy()
-
     order = sorted(range(len(jobs)), key=lambda j: -jobs[j][2].height * jobs[j][2].width)  # no long job at the end
-    by_job = dict(zip(order, over_threads(scan, order), strict=True))
+    found = over_threads(lambda job: scan(pixels[jobs[job][0]], jobs[job][2], threshold), order)
+    by_job = dict(zip(order, found, strict=True))
     counts.add(len(jobs))
     return _joined(jobs, [by_job[j] for j in range(len(jobs))])
 

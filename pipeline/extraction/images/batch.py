@@ -20,8 +20,7 @@ import torch
 from PIL import Image
 from torch.nn.functional import interpolate
 
-from pipeline.runtime.optional_numba import if_compiled
-from pipeline.runtime.optional_triton import SelfCheck, if_checked
+from pipeline.runtime.optional_kernels import SelfCheck, if_checked, if_compiled
 from pipeline.runtime.threads import over_threads, parts
 from pipeline.types import ByteArray
 
@@ -112,7 +111,7 @@ class ImageBatch:
         adaptive average pooling of the cut rectangle (torch.nn.functional.interpolate with mode="area").
         """
         if triton := load_triton(self.device):
-            return cast(torch.Tensor, triton.area_crops(self, image, boxes, size))
+            return cast(torch.Tensor, triton.crops(self, image, boxes, size, smooth=False))
         if kernels := load_kernels(self.device):
             return self._cut(kernels.area_crops, image, boxes, size)
         return self.area_crops_by_torch(image, boxes, size)
@@ -146,7 +145,7 @@ class ImageBatch:
         wide across two pixels weights them linearly).
         """
         if triton := load_triton(self.device):
-            return cast(torch.Tensor, triton.smooth_crops(self, image, boxes, size))
+            return cast(torch.Tensor, triton.crops(self, image, boxes, size, smooth=True))
         if kernels := load_kernels(self.device):
             return self._cut(kernels.smooth_crops, image, boxes, size)
         return self.smooth_crops_by_torch(image, boxes, size)
@@ -173,7 +172,7 @@ class ImageBatch:
         differ in the direction that they begin with.
         """
         if self.device.type != "cpu":
-            return self._pillow_products(image, boxes, size)
+            return self._one_by_one(lambda pixels: as_pillow(pixels, size), image, boxes, size)
         faces = list(zip(image.tolist(), boxes.tolist(), strict=True))
         crops = over_threads(lambda face: self._pillow_crop(*face, size), faces)
         pixels = np.stack(crops) if crops else np.zeros((0, size, size, 3), np.uint8)
@@ -184,9 +183,6 @@ class ImageBatch:
         x0, y0, x1, y1 = box
         cut = self.host_pixels(image)[y0:y1, 3 * x0 : 3 * x1].reshape(y1 - y0, x1 - x0, 3)
         return np.asarray(Image.fromarray(cut).resize((size, size), Image.Resampling.BILINEAR))
-
-    def _pillow_products(self, image: torch.Tensor, boxes: torch.Tensor, size: int) -> torch.Tensor:
-        return self._one_by_one(lambda pixels: _as_pillow(pixels, size), image, boxes, size)
 
     def sample(self, image: torch.Tensor, points: torch.Tensor) -> torch.Tensor:
         """The images [n] at `points` [n, m, 2] float32 (x, y), interpolated: [n, m, 3] float32 in [0, 255].
@@ -259,7 +255,7 @@ def _smooth(pixels: torch.Tensor, size: int) -> torch.Tensor:
     return down @ (pixels.permute(2, 0, 1).float() @ across.T)
 
 
-def _as_pillow(pixels: torch.Tensor, size: int) -> torch.Tensor:
+def as_pillow(pixels: torch.Tensor, size: int) -> torch.Tensor:
     """As `_smooth`, but as Pillow does it: first across, then down, with whole grey levels after each."""
     down, across = (_triangle_weights(length, size, pixels.device) for length in pixels.shape[:2])
     return _whole_levels(down @ _whole_levels(pixels.permute(2, 0, 1).float() @ across.T))

@@ -13,7 +13,6 @@ from __future__ import annotations
 import io
 import re
 import struct
-import threading
 import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -52,6 +51,7 @@ from pipeline.extraction.images.jpeg import (
 )
 from pipeline.extraction.images.rgb import DEEP_GREYS, rgb_pixels
 from pipeline.extraction.images.room import ROOM
+from pipeline.runtime.stage_times import CallCounts
 from pipeline.types import ByteArray, DecodedImage, EncodedImage
 
 # Pillow reads many more, some by running other programs; these are the ones we promise.
@@ -152,15 +152,14 @@ class Decoder:
 
     def __init__(self, settings: DecodeSettings) -> None:
         self.settings = settings
-        self.calls = 0  # images that were handed in, rejected ones included
-        self._lock = threading.Lock()
+        self.counts = CallCounts()  # of images that were handed in, rejected ones included
 
     def __call__(self, data: bytes) -> DecodedImage:
         return self.open(data).load_in_room()
 
     def open(self, data: bytes) -> OpenedImage:
         """See `open_image`."""
-        self._count()
+        self.counts.add(1)
         return open_image(data, self.settings)
 
     def prepare(self, data: bytes) -> OpenedImage | EncodedImage:
@@ -168,12 +167,8 @@ class Decoder:
 
         Raises what `open_image` raises.
         """
-        self._count()
+        self.counts.add(1)
         return encoded_image(data, self.settings) or open_image(data, self.settings)
-
-    def _count(self) -> None:
-        with self._lock:
-            self.calls += 1
 
 
 def decode_image(data: bytes, settings: DecodeSettings) -> DecodedImage:

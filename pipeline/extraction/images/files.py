@@ -252,10 +252,6 @@ def _is_bmp(head: bytes) -> bool:
     return head[:2] == b"BM" and len(head) >= 18 and struct.unpack_from("<I", head, 14)[0] in _BMP_HEADER_SIZES
 
 
-def _is_ico(head: bytes) -> bool:
-    return head[:4] == b"\0\0\1\0" and len(head) >= 22 and head[4:6] != b"\0\0" and head[9:10] == b"\0"
-
-
 _SIGNATURES: Final[dict[str, Callable[[bytes], bool]]] = {
     "jpeg": lambda head: head[:3] == b"\xff\xd8\xff",
     "png": lambda head: head[:8] == b"\x89PNG\r\n\x1a\n",
@@ -265,7 +261,7 @@ _SIGNATURES: Final[dict[str, Callable[[bytes], bool]]] = {
     "avif": lambda head: head[4:8] == b"ftyp" and head[8:12] in _AVIF_BRANDS,
     "heic": lambda head: head[4:8] == b"ftyp" and head[8:12] in _HEIC_BRANDS,
     "bmp": _is_bmp,
-    "ico": _is_ico,
+    "ico": lambda head: head[:4] == b"\0\0\1\0" and len(head) >= 22 and head[4:6] != b"\0\0" and head[9:10] == b"\0",
 }
 
 
@@ -315,18 +311,6 @@ def _png_ends_early(data: bytes) -> bool:
     return False
 
 
-def _webp_ends_early(data: bytes) -> bool:
-    return 8 + int(struct.unpack_from("<I", data, 4)[0]) > len(data)
-
-
-def _bmp_ends_early(data: bytes) -> bool:
-    return int(struct.unpack_from("<I", data, 2)[0]) > len(data)
-
-
-def _gif_ends_early(data: bytes) -> bool:
-    return not data.rstrip(b"\0").endswith(b";")
-
-
 def _tiff_ends_early(data: bytes) -> bool:
     order = "<" if data[:2] == b"II" else ">"
     if data[2:4] in (b"+\0", b"\0+"):  # BigTIFF
@@ -351,9 +335,9 @@ def _boxes_end_early(data: bytes) -> bool:
 _ENDS: Final[dict[str, Callable[[bytes], bool]]] = {
     "jpeg": _jpeg_ends_early,
     "png": _png_ends_early,
-    "webp": _webp_ends_early,
-    "bmp": _bmp_ends_early,
-    "gif": _gif_ends_early,
+    "webp": lambda data: 8 + int(struct.unpack_from("<I", data, 4)[0]) > len(data),
+    "bmp": lambda data: int(struct.unpack_from("<I", data, 2)[0]) > len(data),
+    "gif": lambda data: not data.rstrip(b"\0").endswith(b";"),
     "tiff": _tiff_ends_early,
     "avif": _boxes_end_early,
     "heic": _boxes_end_early,

@@ -202,9 +202,7 @@ def jpeg_file(pixels: ByteArray, quality: int) -> bytes:
     library = _library()
     if library is not None:
         return bytes(library.encode_jpeg(np.ascontiguousarray(pixels), quality, colorsubsampling="420", fastdct=False))
-    file = io.BytesIO()
-    Image.fromarray(pixels).save(file, "JPEG", quality=quality)
-    return file.getvalue()
+    return _by_pillow(pixels, quality=quality)
 
 
 @functools.cache
@@ -219,10 +217,10 @@ def _library() -> ModuleType | None:
 
 def _agrees(library: ModuleType) -> bool:
     """Whether the library's pixels equal Pillow's: packagers may link either to another libjpeg."""
-    return all(np.array_equal(library.decode_jpeg(file, "RGB"), _by_pillow(file)) for file in _samples(library))
+    return all(np.array_equal(library.decode_jpeg(file, "RGB"), _pixels_by_pillow(file)) for file in _samples(library))
 
 
-def _by_pillow(file: bytes) -> ByteArray:
+def _pixels_by_pillow(file: bytes) -> ByteArray:
     with Image.open(io.BytesIO(file), formats=["JPEG"]) as image:
         return np.asarray(image.convert("RGB"))
 
@@ -233,12 +231,12 @@ def _samples(library: ModuleType) -> list[bytes]:
     noise[:, 20:] = noise[:1, 20:]
     files = []
     for progressive in (False, True):
-        files += [_encoded(noise, subsampling=s, progressive=progressive) for s in _SAMPLINGS]
-        files.append(_encoded(noise[:, :, 0], progressive=progressive))
+        files += [_by_pillow(noise, quality=90, subsampling=s, progressive=progressive) for s in _SAMPLINGS]
+        files.append(_by_pillow(noise[:, :, 0], quality=90, progressive=progressive))
     return files + [library.encode_jpeg(noise, colorsubsampling=sampling) for sampling in _OTHER_SAMPLINGS]
 
 
-def _encoded(pixels: ByteArray, **options: int) -> bytes:
+def _by_pillow(pixels: ByteArray, **options: int) -> bytes:
     file = io.BytesIO()
-    Image.fromarray(pixels).save(file, "JPEG", quality=90, **options)
+    Image.fromarray(pixels).save(file, "JPEG", **options)
     return file.getvalue()

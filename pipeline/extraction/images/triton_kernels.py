@@ -83,7 +83,7 @@ def averages(pixels, width, top, bottom, left, right, unit, SMOOTH: tl.constexpr
 def _cut(
     pixels, bases, sizes, images, boxes, out, size, SMOOTH: tl.constexpr, PIXELS: tl.constexpr, TAPS: tl.constexpr
 ):
-    """Program (k, b): the b-th PIXELS of crop k. The arguments are those of `_crops`, `sizes` those of the images."""
+    """Program (k, b): the b-th PIXELS of crop k. The arguments are those of `crops`, `sizes` those of the images."""
     crop = tl.program_id(0).to(tl.int64)
     place = tl.program_id(1) * PIXELS + tl.arange(0, PIXELS)
     row, column = tl.minimum(place, size * size - 1) // size, place % size
@@ -107,17 +107,8 @@ def _cut(
     tl.store(at + 2 * size * size, blue, mask=wanted)
 
 
-def area_crops(batch: ImageBatch, image: torch.Tensor, boxes: torch.Tensor, size: int) -> torch.Tensor:
-    """See `ImageBatch.area_crops`."""
-    return _crops(batch, image, boxes, size, smooth=False)
-
-
-def smooth_crops(batch: ImageBatch, image: torch.Tensor, boxes: torch.Tensor, size: int) -> torch.Tensor:
-    """See `ImageBatch.smooth_crops`."""
-    return _crops(batch, image, boxes, size, smooth=True)
-
-
-def _crops(batch: ImageBatch, image: torch.Tensor, boxes: torch.Tensor, size: int, *, smooth: bool) -> torch.Tensor:
+def crops(batch: ImageBatch, image: torch.Tensor, boxes: torch.Tensor, size: int, *, smooth: bool) -> torch.Tensor:
+    """See `ImageBatch.area_crops` or, if `smooth`, `ImageBatch.smooth_crops`."""
     out = torch.empty((len(image), 3, size, size), device=batch.device)
     where = (batch.pixels, batch.bases, batch.sizes, image.contiguous(), boxes.contiguous(), out)
     with torch.cuda.device_of(out):
@@ -132,11 +123,11 @@ def self_check(device: torch.device, batch_of: type[ImageBatch]) -> str | None:
     corners = [(0, 0, 97, 83), (96, 82, 97, 83), (5, 7, 8, 80), (0, 0, 3, 41), (1, 40, 3, 41), (30, 2, 91, 49)]
     index, boxes = torch.tensor([0, 0, 0, 1, 1, 0]), torch.tensor(corners)
     cut = {
-        "averaged": (area_crops, there.area_crops_by_torch, 24, 0.0),
-        "smoothed": (smooth_crops, there.smooth_crops_by_torch, 40, _SMOOTH_TOLERANCE),
+        "averaged": (False, there.area_crops_by_torch, 24, 0.0),
+        "smoothed": (True, there.smooth_crops_by_torch, 40, _SMOOTH_TOLERANCE),
     }
-    for name, (kernel, by_torch, size, tolerance) in cut.items():
-        ours = kernel(here, index.to(device), boxes.to(device), size).cpu()
+    for name, (smooth, by_torch, size, tolerance) in cut.items():
+        ours = crops(here, index.to(device), boxes.to(device), size, smooth=smooth).cpu()
         difference = (ours - by_torch(index, boxes, size)).abs().max().item()
         if not difference <= tolerance:  # nor where it is not a number
             return f"{name} crops differ by up to {difference:g} grey levels"

@@ -41,11 +41,6 @@ class ScanCounts:
         if len(self.left_out_folders) < _LISTED:
             self.left_out_folders.append(shown(folder))
 
-    @property
-    def other_files(self) -> int:
-        """Files that are left alone."""
-        return self.left_alone.total()
-
 
 class FolderWalk:
     """Every image file below `folder` that the settings select, and every folder below it that cannot be listed, as
@@ -100,8 +95,9 @@ class FolderWalk:
             if identity in self.entered:
                 self.counts.loops += 1
                 return None
-            if self._is_outside(folder):
-                return ImageOutside(root=shown(self.root or ""))
+            outside = self._outside(folder)
+            if outside is not None:
+                return outside
             with os.scandir(folder) as listing:
                 entries = sorted((os.fsencode(entry.name), _kind(entry)) for entry in listing)
         except OSError as exc:
@@ -126,10 +122,7 @@ class FolderWalk:
         if why is not None:
             self.counts.left_alone[why] += 1
             return None
-        problem = file_problem(path) if is_link else None
-        if problem is None and self._is_outside(path):
-            problem = ImageOutside(root=shown(self.root or ""))
-        return self._row(path, problem)
+        return self._row(path, (file_problem(path) if is_link else None) or self._outside(path))
 
     def _row(self, path: str, problem: ImageRejected | None) -> ImageRef:
         folder = os.path.dirname(path)
@@ -145,8 +138,10 @@ class FolderWalk:
         # A dangling link counts as a file: if it is named like an image, it becomes a row with the status missing.
         return FILE if os.path.isfile(path) or not os.path.exists(path) else OTHER
 
-    def _is_outside(self, path: str) -> bool:
-        return self.root is not None and not is_within(os.path.realpath(path), self.root)
+    def _outside(self, path: str) -> ImageOutside | None:
+        if self.root is None or is_within(os.path.realpath(path), self.root):
+            return None
+        return ImageOutside(root=shown(self.root))
 
 
 def is_within(path: str, folder: str) -> bool:

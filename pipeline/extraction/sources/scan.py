@@ -107,8 +107,8 @@ def _counted(refs: Iterator[ImageRef], path: Source, kind: SourceKind, counts: S
             counts.rejected += 1
         yield ref
     if not counts.images and not counts.rejected:
-        nothing = kind != "folder" and not counts.other_files
-        detail = "it has no rows" if nothing else f"{counts.other_files:,} other files left alone"
+        others = counts.left_alone.total()
+        detail = f"{others:,} other files left alone" if others or kind == "folder" else "it has no rows"
         raise SourceEmpty(path=shown(path), detail=detail)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fnmatch
 import os
-import re
 from collections.abc import Iterator
 from typing import Final
 
@@ -70,30 +69,24 @@ class Selection:
         return EXCLUDED if _any_matches(self._exclude, path) else None
 
     def _is_named(self, path: str) -> bool:
-        return any(pattern.match(path) for pattern in self._include if pattern.begins_with_a_name)
+        names = (pattern for pattern in self._include if pattern.rpartition("/")[2][0] not in "*?[")
+        return any(_matches(pattern, path) for pattern in names)
 
 
-class _Pattern:
-    """One pattern, and whether a path ends where it points."""
-
-    def __init__(self, text: str) -> None:
-        self.begins_with_a_name = text.rpartition("/")[2][0] not in "*?["
-        self._whole_path = "/" in text
-        self._compiled = re.compile(fnmatch.translate(text))
-
-    def match(self, path: str) -> bool:
-        text = path.casefold()
-        return self._compiled.match(text if self._whole_path else os.path.basename(text)) is not None
-
-
-def _patterns(text: str | None) -> list[_Pattern]:
+def _patterns(text: str | None) -> list[str]:
     parts = [part.strip().strip("/") for part in (text or "").casefold().split(",")]
-    return [_Pattern(part) for part in parts if part]
+    return [part for part in parts if part]
 
 
-def _any_matches(patterns: list[_Pattern], path: str) -> bool:
+def _matches(pattern: str, path: str) -> bool:
+    """Whether the path ends where the pattern points."""
+    text = path.casefold()
+    return fnmatch.fnmatchcase(text if "/" in pattern else os.path.basename(text), pattern)
+
+
+def _any_matches(patterns: list[str], path: str) -> bool:
     """Whether a pattern matches the path or a folder above it."""
-    return any(pattern.match(way) for pattern in patterns for way in _ways_to(path))
+    return any(_matches(pattern, way) for pattern in patterns for way in _ways_to(path))
 
 
 def _ways_to(path: str) -> Iterator[str]:

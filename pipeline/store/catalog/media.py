@@ -11,7 +11,7 @@ import pyarrow as pa
 from pipeline.store.catalog.connection import Catalog
 from pipeline.store.catalog.references import load_embeddings
 from pipeline.store.files.shards import embedding_rows
-from pipeline.types import DUPLICATE, DUPLICATE_ROW, NO_FACE, OK, QUALITIES
+from pipeline.types import DUPLICATE, DUPLICATE_ROW, NO_FACE, OK
 
 _THESE_MEDIA = "media_id IN (SELECT unnest(?::BIGINT[]))"
 
@@ -135,7 +135,7 @@ def central_identities(catalog: Catalog, account_id: int, directory: str) -> pa.
 
 
 def central_faces(catalog: Catalog, paths: Sequence[str]) -> pa.Table:
-    """media_id, path, status, reason, face_id, qualities, file, deleted: a row for each of the photos, with the face
+    """media_id, path, status, reason, face_id, file, deleted: a row for each of the photos, with the face
     nearest the centre, in whatever directory, and its embedding shard (null: none, the gate rejected the face).
 
     The rows with the latest bytes of a path count, and among their faces one whose embedding is stored comes first: the
@@ -149,7 +149,7 @@ def central_faces(catalog: Catalog, paths: Sequence[str]) -> pa.Table:
             QUALIFY sha256 IS NOT DISTINCT FROM first_value(sha256) OVER (PARTITION BY path ORDER BY media_id DESC)
         ),
         nearest AS (
-            SELECT m.media_id, m.path, m.status, m.reason, f.face_id, f.{", f.".join(QUALITIES)}
+            SELECT m.media_id, m.path, m.status, m.reason, f.face_id
             FROM latest m LEFT JOIN main.faces f ON f.media_id = m.media_id
             {_NEAREST}
         )

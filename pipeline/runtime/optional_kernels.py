@@ -1,4 +1,5 @@
-"""Triton kernels where they are of use: on CUDA, where Triton is installed and gives what torch gives."""
+"""Kernels where they can be used: on the CPU loops that numba compiles, if it is installed; on CUDA Triton's, if it is
+installed and they give what torch gives."""
 
 from __future__ import annotations
 
@@ -12,12 +13,31 @@ if TYPE_CHECKING:
     import torch
 
 _log: Final = logging.getLogger(__name__)
-
-
 # In what kernels differ from torch's operations on a device, or None. May raise whatever Triton does.
 SelfCheck: TypeAlias = "Callable[[torch.device], str | None]"
 # By device and the module that loads them: why Triton's kernels are not used, or None where they are.
 _outcomes: Final[dict[torch.device, dict[str, str | None]]] = {}
+
+
+def if_compiled(load: Callable[[], ModuleType]) -> Callable[[torch.device], ModuleType | None]:
+    """Makes of `load`, which imports compiled loops, a function that gives a device its loops.
+
+    They are None on CUDA, and without a numba that works with this Python and NumPy: torch then does the same. The
+    first call compiles them, up to half a minute, and logs that before it begins, or loads what an earlier process
+    compiled.
+    """
+
+    @functools.cache
+    def loops() -> ModuleType | None:
+        try:
+            from pipeline.runtime.compiled import logging_compilation
+
+            with logging_compilation():
+                return load()
+        except (ImportError, OSError):  # OSError: numba's own library is missing
+            return None
+
+    return lambda device: loops() if device.type == "cpu" else None
 
 
 def if_checked(load: Callable[[], tuple[ModuleType, SelfCheck]]) -> Callable[[torch.device], ModuleType | None]:

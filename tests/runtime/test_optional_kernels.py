@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from pipeline.errors import DeviceFailed
-from pipeline.runtime.optional_triton import if_checked
+from pipeline.runtime.optional_kernels import if_checked
 
 
 class Checked:

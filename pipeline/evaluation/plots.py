@@ -1,4 +1,4 @@
-"""The pictures of an experiment's page: plots as SVG text, and small copies of photos.
+"""The plots of an experiment's page, as SVG text.
 
 Plotting opens no window, writes no file and leaves matplotlib's state alone.
 """
@@ -8,18 +8,10 @@ from __future__ import annotations
 import io
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-from PIL import Image
 
-from pipeline.config import DecodeSettings
-from pipeline.errors import ImageRejected
-from pipeline.extraction.images.decode import decode_image
-from pipeline.extraction.images.files import read_file
-from pipeline.report.pictures import small_copy
 from pipeline.types import DoubleArray
 
 if TYPE_CHECKING:
@@ -80,25 +72,3 @@ def _svg(figure: Figure, title: str) -> str:
         figure.savefig(out, format="svg", metadata={"Date": None})
     text = out.getvalue()
     return text[text.index("<svg") :].strip()
-
-
-@dataclass
-class Thumbnails:
-    """Makes small copies of at most `limit` images, to keep the page small."""
-
-    files: Mapping[str, Path]
-    settings: DecodeSettings
-    limit: int
-
-    def of(self, path: str) -> str | None:
-        """The image at `path`, no side longer than SIDE_PX, as a JPEG in a `data:` address; None where it is missing,
-        cannot be read, or exceeds the limit."""
-        file = self.files.get(path)
-        if file is None or self.limit < 1:
-            return None
-        try:
-            decoded = decode_image(read_file(file, self.settings.max_bytes), self.settings)
-        except ImageRejected:
-            return None
-        self.limit -= 1
-        return small_copy(Image.fromarray(decoded.pixels))
