@@ -200,7 +200,7 @@ class OpenStore:
         """
         from pipeline.jobs.accounts import find_account
 
-        account_id = None if account is None else find_account(self._store, account)[1]
+        account_id = None if account is None else find_account(self._store, account).account_id
         return self._store.changes(since, account_id, limit)
 
     def faces(self) -> pa.Table:

@@ -163,11 +163,12 @@ def list_directories(store: Path, account: str | None, as_json: bool) -> None:
       facepipe directory list --store ~/people
       facepipe directory list --store ~/people --account alice --json
     """
-    from pipeline.jobs import accounts
+    from pipeline.jobs.accounts import find_account
     from pipeline.jobs.store import open_store
 
     with open_store(store, command="directory list", reading=True) as opened:
-        rows = accounts.list_directories(opened, account)
+        accounts = opened.accounts() if account is None else [find_account(opened, account)]
+    rows = [directory for each in accounts for directory in each.directories]
     report = [{"account": row.user_id, "directory": row.name, "identities": row.identities} for row in rows]
     lines = [f"{row.user_id}  {row.name}  {_identities(row.identities)}" for row in rows]
     emit({"directories": report}, lines or ["no directories"], as_json)
@@ -189,7 +190,7 @@ def delete(name: str, store: Path, account: str | None, yes: bool, as_json: bool
       facepipe directory delete visitors --store ~/people
       facepipe directory delete visitors --store ~/people --account alice --yes --json
     """
-    from pipeline.jobs.accounts import delete_directory, find_directory
+    from pipeline.jobs.accounts import find_directory
     from pipeline.jobs.store import open_store
 
     with open_store(store, command="directory delete") as opened:
@@ -198,7 +199,8 @@ def delete(name: str, store: Path, account: str | None, yes: bool, as_json: bool
         question = f"Delete {row.name} of {row.user_id} with its {_identities(row.identities)}?"
         click.confirm(question, abort=True, err=True)
     with open_store(store, command="directory delete") as opened:
-        delete_directory(opened, row.account_id, row.name)
+        opened.delete_directory(row.account_id, row.name)
+        opened.clean_up()  # the vectors out of the files, too
     report = {"account": row.user_id, "directory": row.name, "identities": row.identities}
     emit(report, [f"deleted {row.name} of {row.user_id}, {_identities(row.identities)}"], as_json)
 

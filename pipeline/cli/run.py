@@ -164,14 +164,13 @@ def _work(command: str, *, as_json: bool, strict: bool = False, dry_run: bool = 
     """Calls the function of `pipeline.jobs.run` that has the command's name, and prints its report."""
     from pipeline.jobs import run as library
     from pipeline.jobs.dry_run import dry_run as try_run
-    from pipeline.jobs.run_report import RunReport
 
     request = library.RunRequest(command=command, **inputs)
     with LongWork() as long:
         work: Callable[..., RunReport | DryRunReport] = try_run if dry_run else getattr(library, command)
         report = work(request, long.progress, long.stop)
     emit(report.as_dict(), report.lines(), as_json)
-    if isinstance(report, RunReport) and (line := report.face_change_line()) is not None:
+    if (line := report.face_change_line()) is not None:
         click.echo(printable(f"facepipe: {line}"), err=True)
     if strict and report.rejected_inputs:
         count = report.rejected_inputs

@@ -56,9 +56,11 @@ def search(
         data = read_file(image, settings.decode.max_bytes)
         with closing(open_progress()) as progress:
             progress.start("loading the models", None)
-            from pipeline.jobs.search import search as search_store
+            from pipeline.jobs.search import recognise
+            from pipeline.jobs.store import open_store
 
-            faces = search_store(data, store, settings, account, directory, top)
+            with open_store(store, settings, command="search", reading=True) as opened:
+                faces = recognise(opened, data, account, directory, top)
     except ImageRejected as error:
         end_with(error, {"image": str(image)}, (), as_json, subject=str(image))
     emit({"image": str(image), "faces": [face.as_dict() for face in faces]}, _lines(image, faces), as_json)

@@ -280,7 +280,7 @@ def _named_rows(store: Path | None, account: str | None, directory: str) -> tupl
     if store is None:
         raise UsageError(message="Name labelled photos, a list of pairs, or a store whose rows have names (--store).")
     with open_store(store, command="calibrate") as opened:
-        _, account_id = find_account(opened, account)
+        account_id = find_account(opened, account).account_id
         names = dict(zip(*opened.photos("names", account_id, directory).to_pydict().values(), strict=True))
     if not names:
         raise InputError(message=f'No row of the directory "{directory}" of {store} has a name.')

@@ -258,7 +258,7 @@ def report_clustering(
         found = table_identities(clusters, settings.source, labels.paths, skipped)
     else:
         with open_store(origin, command="evaluate clustering") as opened:
-            _, account_id = find_account(opened, account)
+            account_id = find_account(opened, account).account_id
             found = stored_identities(opened, account_id, directory, labels.paths, skipped)
             identity = opened.identity
         figures |= {"directory": directory, "weights": identity.weights, "calibration": identity.calibration}

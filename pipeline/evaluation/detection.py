@@ -35,7 +35,7 @@ from pipeline.extraction.images.batch import ImageBatch
 from pipeline.extraction.images.files import shown
 from pipeline.jobs.accounts import find_account
 from pipeline.jobs.store import Store, open_store
-from pipeline.jobs.store_settings import settings_of_store
+from pipeline.jobs.store_identity import settings_of_store
 from pipeline.models.registry import DETECTOR
 from pipeline.models.weights import detector_files
 from pipeline.runtime.device import FittingBatches, resolve_device
@@ -234,7 +234,7 @@ def report_detection(
     else:
         with open_store(store, command="evaluate detection") as opened:
             settings = settings_of_store(settings, opened.identity, store)
-            _, account_id = find_account(opened, account)
+            account_id = find_account(opened, account).account_id
             kept, detections = stored_faces(opened, account_id, directory, annotated, skipped)
     with skipped.explaining():
         result = evaluate_detection(kept, detections, min_px)

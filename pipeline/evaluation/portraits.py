@@ -23,8 +23,7 @@ from pipeline.extraction.images.decode import decode_image
 from pipeline.extraction.images.files import read_file
 from pipeline.jobs.models import load_extractor
 from pipeline.jobs.store import Store, open_store
-from pipeline.jobs.store_identity import make_identity
-from pipeline.jobs.store_settings import settings_of_store, settle_threshold
+from pipeline.jobs.store_identity import make_identity, settings_of_store, settle_threshold
 from pipeline.matching.references import check_embeddings
 from pipeline.runtime.threads import thread_count
 from pipeline.store import StoreIdentity, damaged_file, read_embeddings, vectors_of

@@ -43,16 +43,16 @@ def encode_reference_image(pixels: ByteArray) -> bytes:
 
 
 def pictures_of_photo(
-    file: AnyPath, sha256: str | None, boxes: Sequence[Sequence[float]], decoder: Decoder, max_bytes: int
+    file: AnyPath, sha256: str | None, boxes: Sequence[Sequence[float]], decoder: Decoder
 ) -> list[bytes]:
     """The JPEG files of the faces at these boxes (xyxy) of a photo, which is read again. Raises as `photo_again`."""
-    cuts = cut_faces(photo_again(file, sha256, decoder, max_bytes), np.array(boxes, np.float32))
+    cuts = cut_faces(photo_again(file, sha256, decoder), np.array(boxes, np.float32))
     return [encode_reference_image(cut) for cut in cuts]
 
 
-def photo_again(file: AnyPath, sha256: str | None, decoder: Decoder, max_bytes: int) -> DecodedImage:
+def photo_again(file: AnyPath, sha256: str | None, decoder: Decoder) -> DecodedImage:
     """A photo of the store, read again. Raises ImageRejected, also where its bytes have another hash."""
-    data = read_file(file, max_bytes)
+    data = read_file(file, decoder.settings.max_bytes)
     if hashlib.sha256(data).hexdigest() != sha256:
         raise ImageChanged
     return decoder(data)

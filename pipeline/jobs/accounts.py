@@ -1,4 +1,4 @@
-"""The account that a command works in, and the directories of a store as the command line lists and deletes them."""
+"""The account and the directory that a command works in."""
 
 from __future__ import annotations
 
@@ -12,28 +12,22 @@ from pipeline.texts import directory_name
 DEFAULT_ACCOUNT = "default"
 
 
-def settle_account(store: Store, account: str | None) -> tuple[str, int]:
-    """The account to work in, by name and id: the one named, or the only one there is.
+def settle_account(store: Store, account: str | None) -> AccountSummary:
+    """The account to work in: the one named, or the only one there is.
 
     In a store without accounts it is made, without a password: `facepipe account password` gives it one.
     Raises AccountUnknown, and UsageError where there are several and none was named.
     """
     if not store.accounts():
-        name = account or DEFAULT_ACCOUNT
-        return name, store.create_account(name, None)
+        store.create_account(account or DEFAULT_ACCOUNT, None)
     return find_account(store, account)
 
 
-def find_account(store: Store, account: str | None) -> tuple[str, int]:
-    """The account named, or the only one there is, by name and id.
+def find_account(store: Store, account: str | None) -> AccountSummary:
+    """The account named, or the only one there is.
 
     Raises AccountUnknown, and UsageError where there are several and none was named.
     """
-    found = _find(store, account)
-    return found.account, found.account_id
-
-
-def _find(store: Store, account: str | None) -> AccountSummary:
     accounts = {row.account: row for row in store.accounts()}
     if account is None and len(accounts) > 1:
         raise UsageError(message=f"The store has several accounts ({', '.join(accounts)}): name one with --account.")
@@ -43,21 +37,9 @@ def _find(store: Store, account: str | None) -> AccountSummary:
     return accounts[name]
 
 
-def list_directories(store: Store, account: str | None) -> list[DirectoryRow]:
-    """The directories that hold an identity, of an account (None: of all). Raises AccountUnknown."""
-    accounts = store.accounts() if account is None else [_find(store, account)]
-    return [directory for each in accounts for directory in each.directories]
-
-
-def delete_directory(store: Store, account_id: int, name: str) -> None:
-    """Deletes all identities of a directory, their vectors out of the files too. Raises DirectoryUnknown."""
-    store.delete_directory(account_id, name)
-    store.clean_up()
-
-
 def find_directory(store: Store, account: str | None, name: str) -> DirectoryRow:
     """A directory of the account, or of the only one. Raises AccountUnknown, UsageError, DirectoryUnknown."""
-    owner = _find(store, account)
+    owner = find_account(store, account)
     directories = {row.name: row for row in owner.directories}
     if name not in directories:  # an earlier version checked no names, so one is taken as it stands first
         with contextlib.suppress(ValueError):

@@ -197,18 +197,15 @@ class Comparison:
         self._closed: set[str] = set()  # paths that could not be read; of a folder, what is in it is not known
         self._directory = directory
         self._watch = watch
-        self._threads = settings.run.threads or _HASH_THREADS
-        self._reads = settings.run.reads
+        self._run = settings.run
         self._max_bytes = settings.decode.max_bytes
-        self._rehash = settings.run.rehash
-        self._marks = settings.run.on_missing != KEEP
 
     def chunks(self, refs: Iterable[ImageRef]) -> Iterator[list[SourceRow]]:
         """The rows in their order, except those whose file was there before and is missing: the source lacks them."""
         iterator = iter(refs)
         with (
-            ThreadPoolExecutor(self._threads, thread_name_prefix="hash") as pool,
-            ThreadPoolExecutor(self._reads, thread_name_prefix="bucket") as reads,
+            ThreadPoolExecutor(self._run.threads or _HASH_THREADS, thread_name_prefix="hash") as pool,
+            ThreadPoolExecutor(self._run.reads, thread_name_prefix="bucket") as reads,
         ):
             while chunk := list(islice(iterator, CHUNK_ROWS)):
                 far = any(is_address(ref.file) for ref in chunk)
@@ -254,7 +251,8 @@ class Comparison:
 
     def notes(self) -> ScanNotes:
         """What the store is to keep of the comparison."""
-        gone = [media_id for key in self.vanished for media_id in self.stored.media_of(key)] if self._marks else []
+        marked = self.vanished if self._run.on_missing != KEEP else []
+        gone = [media_id for key in marked for media_id in self.stored.media_of(key)]
         return ScanNotes(self._read_again, self.moved, gone, self._back)
 
     def changed_labels(self) -> dict[str, list[LabelChange]]:
@@ -300,7 +298,7 @@ class Comparison:
         row = SourceRow(ref, ref.directory or self._directory)
         if ref.rejected is not None:
             return row._replace(problem=ref.rejected)
-        if row.key in self.stored and not self._rehash:
+        if row.key in self.stored and not self._run.rehash:
             state = ref.state or file_state(ref.file)
             unread = None if state is None else self.stored.with_state(row.key, state)
             if unread is not None:

@@ -252,7 +252,7 @@ def _store(path: Path, settings: Settings) -> tuple[list[Finding], str | None]:
 def _expectations(settings: Settings, identity: StoreIdentity, directories: Sequence[DirectoryRow]) -> list[Finding]:
     """What the default T means, and how many of the next photos the T of the settings would join wrongly."""
     from pipeline.jobs.expectation import calibration_warning, expectation
-    from pipeline.jobs.store_settings import settle_threshold
+    from pipeline.jobs.store_identity import settle_threshold
     from pipeline.matching.calibration import Calibration
 
     warning = calibration_warning(identity)

@@ -6,7 +6,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 import pyarrow as pa
@@ -19,38 +19,35 @@ from pipeline.jobs.plan_counts import PlanCounts
 from pipeline.jobs.profile import Profiler
 from pipeline.jobs.session import RunRequest, Session, require_sources
 from pipeline.jobs.store import Known, Store, open_store
-from pipeline.jobs.store_settings import settings_of_store
+from pipeline.jobs.store_identity import settings_of_store
 from pipeline.report.page import listed
 from pipeline.store import KNOWN_FILES_SCHEMA, AccountSummary, Label, has_store
 from pipeline.types import ACCEPTED_STATUSES, Progress, SilentProgress
 
 
 @dataclass
-class DryRunReport:
+class DryRunReport(PlanCounts):
     """What a run would do now."""
 
-    counts: PlanCounts = field(default_factory=PlanCounts)
     to_decode: int = 0
-    rejected: Counter[str] = field(default_factory=Counter)  # rows that the scan refuses, by status
+    rejected: dict[str, int] = field(default_factory=dict)  # rows that the scan refuses, by status
 
     @property
     def rejected_inputs(self) -> int:
         """Rows that cannot be read."""
-        return self.rejected.total()
+        return sum(self.rejected.values())
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        return {"dry_run": True, **asdict(self.counts), "to_decode": self.to_decode, "rejected": dict(self.rejected)}
+        return {"dry_run": True, **super().as_dict()}
 
     def lines(self) -> list[str]:
         """For people."""
-        counts = self.counts
         return [
-            f"would take  {counts.new} new, {counts.changed} changed; {counts.already_in} are in already",
-            *counts.file_lines(),
-            *([f"            {counts.labels_changed} labels changed"] if counts.labels_changed else []),
+            f"would take  {self.new} new, {self.changed} changed; {self.already_in} are in already",
+            *self.file_lines(),
+            *([f"            {self.labels_changed} labels changed"] if self.labels_changed else []),
             f"            {self.to_decode} would be decoded; refused: {listed(self.rejected)}",
-            *counts.left_alone_lines(),
+            *self.left_alone_lines(),
             "nothing was written",
         ]
 
@@ -76,19 +73,19 @@ def dry_run(request: RunRequest, progress: Progress | None = None, stop: threadi
     Raises InputError, StoreError, UsageError, and Interrupted once `stop` is set.
     """
     require_sources(request)
-    report = DryRunReport()
+    counts, to_decode, rejected = PlanCounts(), 0, Counter[str]()
     with _session(request, progress or SilentProgress(), stop or threading.Event()) as command:
         for source in request.sources:
             session = command.of_source(source)
             plan = Plan(session, moved=moved_source(session), forgets=True)
             for batch in plan.scan():
-                report.to_decode += batch["action"].to_pylist().count(EXTRACT)
+                to_decode += batch["action"].to_pylist().count(EXTRACT)
                 statuses = (status for status in batch["status"].to_pylist() if status is not None)
-                report.rejected.update(status for status in statuses if status not in ACCEPTED_STATUSES)
+                rejected.update(status for status in statuses if status not in ACCEPTED_STATUSES)
             plan.counts.labels_changed = plan.labels_changed
             plan.counts.forgotten_missing = plan.missing.count if plan.missing else 0
-            report.counts += plan.counts
-    return report
+            counts += plan.counts
+    return DryRunReport(**vars(counts), to_decode=to_decode, rejected=dict(rejected))
 
 
 @contextmanager
@@ -96,10 +93,10 @@ def _session(request: RunRequest, progress: Progress, stop: threading.Event) -> 
     """A session that nothing is written in, so other runs are not kept out. Raises StoreMismatch, as a run does."""
     profiler = Profiler(enabled=False, settings=request.settings.run)
     with ExitStack() as opened:
-        store, account = cast("Store", NoStore()), (request.account or DEFAULT_ACCOUNT, 0)
+        store, account = cast("Store", NoStore()), AccountSummary(0, request.account or DEFAULT_ACCOUNT, False, ())
         settings = request.settings
         if has_store(request.store.absolute()):
             store = opened.enter_context(open_store(request.store, request.settings, command=request.command))
             settings = settings_of_store(settings, store.identity, request.store)
             account = find_account(store, request.account) if store.accounts() else account
-        yield Session(request, progress, stop, store, settings, *account, profiler)
+        yield Session(request, progress, stop, store, settings, account.account, account.account_id, profiler)

@@ -21,7 +21,7 @@ from pipeline.config import MatchSettings, Settings
 from pipeline.errors import ManifestInvalid, PersonAmbiguous, PersonNotFound, RequestError, UsageError
 from pipeline.jobs.accounts import find_account
 from pipeline.jobs.store import Store, part_of_command
-from pipeline.jobs.store_settings import settings_of_store, settle_threshold
+from pipeline.jobs.store_identity import settings_of_store, settle_threshold
 from pipeline.store import USER, CorrectionAnswer, CorrectionRequest, PersonChange
 from pipeline.texts import TEXT_RULE, is_text, nfc
 from pipeline.types import Progress, SilentProgress
@@ -75,7 +75,7 @@ class People:
 
     @cached_property
     def _account_id(self) -> int:
-        return find_account(self._store, self._account)[1]
+        return find_account(self._store, self._account).account_id
 
     # Reading
 

@@ -136,7 +136,9 @@ class Plan:
             session.to_scan, session.settings.source, scanned, leave_out=session.request.store, stop=session.stop
         )
         yield from self.batches(refs)
-        self.counts = self.counts.with_scan(scanned)
+        counts = self.counts
+        counts.other_files, counts.left_alone = scanned.left_alone.total(), dict(scanned.left_alone)
+        counts.left_out, counts.left_out_folders = dict(scanned.left_out), scanned.left_out_folders
 
     def batches(self, refs: Iterable[ImageRef]) -> Iterator[pa.RecordBatch]:
         """Record batches (MANIFEST_SCHEMA) of the rows that are not in the store yet, in the source's order.

@@ -8,30 +8,26 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
-from pipeline.extraction.sources.folder import ScanCounts
 from pipeline.report.page import SHORT_ID, listed
 
 LISTED: Final = 1000  # files of a kind, for each source
 _SHOWN: Final = 5  # files or folders of a kind, in the lines for people
 FACE_COUNTS: Final = ("faces_lost", "faces_gained", "people_deleted")  # because photos changed
-# Found once: the next scan of the source finds others.
-_EVENTS: Final = (
-    *("new", "changed", "moved", "vanished", "back", "forgotten_missing"),
-    *("changed_files", "moved_sources", "moved_files", "vanished_files", "forgotten_missing_files"),
-    *("labels_changed", "renamed", "relabelled", "unsettled"),
-    *("renamed_persons", "relabelled_faces", "unsettled_labels"),
-    *(*FACE_COUNTS, "face_changes"),
+# Found by every scan again; the rest is found once.
+_FOUND_AGAIN: Final = (
+    *("already_in", "forgotten", "too_many_missing", "forgotten_files"),
+    *("other_files", "left_alone", "left_out", "left_out_folders"),
 )
 _SECRET: Final = ("forgotten_files", "forgotten_missing_files", "pages")  # paths that the store does not keep
 # Lists of people, of whom the store keeps no names: one who is deleted later is not named there.
-_NAMING: Final = (
+_NAMING: Final = {
     "renamed_persons",
     "relabelled_faces",
     "unsettled_labels",
     "label_conflicts",
     "shared_external_id",
     "face_changes",
-)
+}
 _UNNAMED: Final = {"path", "person_id", "old_person_id", "face_id", "reason", "directory", "persons", "change"}
 
 
@@ -75,25 +71,23 @@ class PlanCounts:
 
     def then(self, later: PlanCounts) -> PlanCounts:
         """With a later scan of the same source, which met all but the rows of the first again."""
-        return dataclasses.replace(later, **{name: getattr(self, name) + getattr(later, name) for name in _EVENTS})
-
-    def with_scan(self, scanned: ScanCounts) -> PlanCounts:
-        """With what the scan left alone."""
-        return dataclasses.replace(
-            self,
-            other_files=scanned.left_alone.total(),
-            left_alone=dict(scanned.left_alone),
-            left_out=dict(scanned.left_out),
-            left_out_folders=scanned.left_out_folders,
-        )
+        return dataclasses.replace(self + later, **{name: getattr(later, name) for name in _FOUND_AGAIN})
 
     def __add__(self, other: PlanCounts) -> PlanCounts:
         """With those of another source."""
         return PlanCounts(**{f.name: _sum(getattr(self, f.name), getattr(other, f.name)) for f in fields(PlanCounts)})
 
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return dataclasses.asdict(self)
+
     def kept(self) -> dict[str, Any]:
-        """As the store keeps it: without the paths of what it must not know any more, and without names."""
-        return kept_fields(dataclasses.asdict(self))
+        """`as_dict` as the store keeps it: without the paths of what it must not know any more, and without names, as a
+        person may be deleted later."""
+        report = {name: value for name, value in self.as_dict().items() if name not in _SECRET}
+        for key in report.keys() & _NAMING:
+            report[key] = [{name: entry[name] for name in entry if name in _UNNAMED} for entry in report[key]]
+        return report
 
     def file_lines(self) -> Iterator[str]:
         """For people: the photos that are not where, or not as, they were, and those that stay out."""
@@ -172,16 +166,6 @@ def _called(entry: Mapping[str, Any], prefix: str = "") -> str:
     """A name and an external id, as far as there are any."""
     parts = (entry.get(prefix + "name"), entry.get(prefix + "external_id"))
     return " ".join(f'"{part}"' for part in parts if part) or "(no name)"
-
-
-def kept_fields(report: Mapping[str, Any]) -> dict[str, Any]:
-    """What a store keeps of a report."""
-    lists = {
-        key: [{name: entry[name] for name in entry if name in _UNNAMED} for entry in report[key]]
-        for key in _NAMING
-        if key in report
-    }
-    return {name: value for name, value in {**report, **lists}.items() if name not in _SECRET}
 
 
 def shortened(entries: Iterable[str], count: int) -> Iterator[str]:

@@ -29,7 +29,7 @@ from pipeline.jobs.run_report import RunReport, RunTotals, WorkDone, make_report
 from pipeline.jobs.session import RunRequest, Session, open_session, source_name
 from pipeline.jobs.store import Runs, Store, open_store, part_of_command
 from pipeline.report.page_data import page_file
-from pipeline.store import FINISHED, RunRow, damaged_file, manifest_file
+from pipeline.store import FINISHED, SCANNING, RunRow, damaged_file, manifest_file
 from pipeline.types import Progress, Source
 
 if TYPE_CHECKING:
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
 __all__ = ["RunRequest", "abandon", "extract", "group", "run", "scan"]
 
-_SCANNING = "scanning"
 _log = logging.getLogger(__name__)
 
 
@@ -117,7 +116,7 @@ def abandon(store: Path, source: Source | None = None, account: str | None = Non
     What it committed stays, and the next run of the source plans the rest again. Raises UsageError if there is none.
     """
     with open_store(store, command="abandon") as opened, opened.lock_runs("abandon"):
-        account_id = None if account is None else find_account(opened, account)[1]
+        account_id = None if account is None else find_account(opened, account).account_id
         unfinished = opened.runs(None if source is None else source_name(source), account_id).unfinished
         if unfinished is None:
             raise UsageError(message="There is no unfinished run.")
@@ -127,7 +126,7 @@ def abandon(store: Path, source: Source | None = None, account: str | None = Non
 def _unfinished(session: Session) -> RunRow | None:
     """The source's unfinished run, once it is planned; without a source, the latest."""
     run = session.store.runs(session.source, session.account_id).unfinished
-    return None if run is None or run.state == _SCANNING else run
+    return None if run is None or run.state == SCANNING else run
 
 
 def _sound_run(session: Session) -> RunRow | None:
@@ -224,7 +223,7 @@ class _Command:
         totals = self._session.store.count_runs(self._session.account_id, [run.run_id])
         for name, value in totals.face_changes.items():
             setattr(found, name, value)
-        summary = self._report([run.run_id], totals, found).without_names()
+        summary = self._report([run.run_id], totals, found).kept()
         self._write_summary(run, summary)  # first, so that a finished run always has it
         # The catalog gets only the numbers: paths in it would outlive photos that are forgotten later.
         numbers = {name: value for name, value in summary.items() if not isinstance(value, list)}

@@ -51,7 +51,7 @@ def write_report_page(store: Store, to: Path, *, account: str | None = None, run
     file = to.absolute()
     if not file.parent.is_dir():  # a slip of the pen, or a disk that is not there
         raise StoreUnwritable(path=file.parent, detail="there is no such folder")
-    account_id = find_account(store, account)[1]
+    account_id = find_account(store, account).account_id
     run = _run(store, account_id, run_id)
     settled = store.settled
     store.unlock()

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from pipeline.jobs.expectation import Expectation, calibration_warning, expectation_of_runs
-from pipeline.jobs.plan_counts import FACE_COUNTS, PlanCounts, kept_fields, shortened
+from pipeline.jobs.plan_counts import FACE_COUNTS, PlanCounts, shortened
 from pipeline.jobs.profile import RunProfile
 from pipeline.matching.calibration import Calibration
 from pipeline.report.page import listed
@@ -82,10 +82,6 @@ class RunReport(PlanCounts):
         fields = dataclasses.asdict(self)
         work = {name: value for name, value in fields.pop("work").items() if name != "profile" or value is not None}
         return {**fields, **work, "images_per_second": round(self.work.images_per_second, 3)}
-
-    def without_names(self) -> dict[str, Any]:
-        """`as_dict` as the store keeps it: a person who is deleted later is not named there, nor what was forgotten."""
-        return kept_fields(self.as_dict())
 
     def _rejections(self) -> str:
         files = {reason: count for reason, count in self.rejected.items() if reason in self.statuses}

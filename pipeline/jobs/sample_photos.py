@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 import pillow_heif
-from PIL import Image, ImageEnhance, ImageFilter
+from PIL import Image, ImageEnhance, ImageFilter, ImageOps
 
 from pipeline.errors import ImageTooLarge, ImageTruncated, ImageUnsupported, UsageError
 from pipeline.types import CENTER_POSE, CONTRAST, DUPLICATE, NO_FACE, OK, SHARPNESS
@@ -37,16 +37,6 @@ _ORIGINALS: Final = {  # package and data file
 }
 _PEOPLE: Final = {"hopper": HOPPER, "collins": COLLINS}
 _EXIF_ORIENTATION: Final = 0x0112
-# How to turn the pixels of a file so that its EXIF orientation turns them upright again.
-_TURNS: Final = {
-    2: Image.Transpose.FLIP_LEFT_RIGHT,
-    3: Image.Transpose.ROTATE_180,
-    4: Image.Transpose.FLIP_TOP_BOTTOM,
-    5: Image.Transpose.TRANSPOSE,
-    6: Image.Transpose.ROTATE_90,
-    7: Image.Transpose.TRANSVERSE,
-    8: Image.Transpose.ROTATE_270,
-}
 _Edit: TypeAlias = Callable[[Image.Image], Image.Image]
 
 
@@ -164,7 +154,9 @@ def _turned(photo: Callable[..., _Recipe], file: str, orientation: int) -> _Reci
 
 
 def _turn(image: Image.Image, orientation: int) -> Image.Image:
-    return image.transpose(_TURNS[orientation])
+    """Turns the pixels so that an EXIF orientation turns them upright again: of two each is the other's way back."""
+    image.getexif()[_EXIF_ORIENTATION] = {6: 8, 8: 6}.get(orientation, orientation)
+    return ImageOps.exif_transpose(image)
 
 
 def _flatten(image: Image.Image) -> Image.Image:

@@ -20,7 +20,7 @@ from pipeline.jobs.cluster.connection import require_ray
 from pipeline.jobs.expectation import calibration_warning
 from pipeline.jobs.profile import Profiler
 from pipeline.jobs.store import Store, open_or_create_store, open_store
-from pipeline.jobs.store_settings import settings_of_store
+from pipeline.jobs.store_identity import settings_of_store
 from pipeline.runtime.buckets import is_address
 from pipeline.store import has_store
 from pipeline.types import Progress, SilentProgress, Source
@@ -105,7 +105,7 @@ def open_session(
     ):
         store.unlock()
         settings = settings_of_store(request.settings, store.identity, request.store)
-        account, account_id = settle_account(store, request.account)
+        account = settle_account(store, request.account)
         if store.server is not None:
             progress.note("A server holds the store: its faces are decided and stored there.")
         if store.master_key is not None and store.master_key.made:
@@ -114,7 +114,7 @@ def open_session(
         if warning is not None:
             progress.note(f"warning: {warning}")
         stop = stop or threading.Event()
-        yield Session(request, progress, stop, store, settings, account, account_id, profiler, started)
+        yield Session(request, progress, stop, store, settings, account.account, account.account_id, profiler, started)
 
 
 def source_name(path: Source) -> str:

@@ -62,7 +62,6 @@ class ShardStages:
         self._held: HeldPictures | None = None
         self._threads = thread_count(session.settings.run.threads)
         self._image_seconds = 0.0
-        self._ray_engines: list[RayEngine] = []
 
     def work(self, run: RunRow, *, extract: bool = True, commit: bool = True) -> None:
         """Extracts and commits the pending shards of a planned run.
@@ -107,7 +106,7 @@ class ShardStages:
         """The work of these stages so far, without the time and the profile of the command."""
         own = work_of(self._decoder, self._extractor)
         work = replace(own, image_seconds=round(self._image_seconds, 3))
-        for engine in self._ray_engines:
+        for engine in self._session.profiler.elsewhere:
             work = work.and_on(engine.work_done())
         return work
 
@@ -117,9 +116,9 @@ class ShardStages:
         if self._store.server is not None:
             return lambda shard, *_: self._store.commit_shard(run.run_id, shard)
         self._store.release()
-        store, limit = self._store.local, self._session.settings.decode.max_bytes
+        store = self._store.local
         directories = Directories(store, self._search_device())
-        return Enroller(store, run, self._decoder, directories, limit, held=self._held).commit
+        return Enroller(store, run, self._decoder, directories, held=self._held).commit
 
     def _search_device(self) -> torch.device:
         """The models' device, or if it is missing the CPU, which grouping alone can do with."""
@@ -173,7 +172,6 @@ class ShardStages:
         folder = shard_folder(store, run.run_id, session.settings.run.shard_folder)
         starting = partial(self._progress.meanwhile, "starting the workers")
         engine = RayEngine(session, folder, {**metadata, "run_id": run.run_id}, starting)
-        self._ray_engines.append(engine)
         session.profiler.elsewhere.append(engine)
         return engine
 

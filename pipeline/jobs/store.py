@@ -20,8 +20,7 @@ from pipeline.config import Settings
 from pipeline.errors import CleanUpLeft, StoreError, StoreLocked, StoreMismatch, StoreUnwritable, UsageError
 from pipeline.jobs.run_report import RunTotals, run_totals
 from pipeline.jobs.server_connection import ServerConnection
-from pipeline.jobs.store_identity import make_identity
-from pipeline.jobs.store_settings import settings_of_store, settle_threshold
+from pipeline.jobs.store_identity import make_identity, settings_of_store, settle_threshold
 from pipeline.report import page_data
 from pipeline.report.page_data import Mentioned, PageData
 from pipeline.store import (
@@ -406,10 +405,8 @@ class Store(RunFiles):
             from pipeline.people.corrections import Corrections
             from pipeline.people.directory import Directories
 
-            decode, unique = self.settled.decode, self.settings.serve.unique_external_ids
-            self._corrections = Corrections(
-                self.local, Directories(self.local), Decoder(decode), decode.max_bytes, unique_external_ids=unique
-            )
+            decoder, unique = Decoder(self.settled.decode), self.settings.serve.unique_external_ids
+            self._corrections = Corrections(self.local, Directories(self.local), decoder, unique_external_ids=unique)
         answer = self._corrections.make(request, decoded)
         self.local.require_unlinked()
         return answer

@@ -46,11 +46,9 @@ class LongWork:
 class ShardEnroller:
     """Enrols the shards of runs as they come, one at a time, on the directories that answer the requests."""
 
-    def __init__(
-        self, client: LocalStore, directories: Directories, decoder: Decoder, max_bytes: int, urgent: Executor
-    ) -> None:
+    def __init__(self, client: LocalStore, directories: Directories, decoder: Decoder, urgent: Executor) -> None:
         self._client = client
-        self._needed = decoder, directories, max_bytes, urgent
+        self._needed = decoder, directories, urgent
         self._current: tuple[str, Enroller] | None = None
 
     def enrol(self, run_id: str, shard: int) -> None:

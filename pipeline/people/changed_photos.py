@@ -1,7 +1,11 @@
 """Photos whose files changed: what is known of their earlier faces passes to the new ones.
 
-The new faces are decided first. One that is an earlier face (`same_faces`) takes over its person, its constraints, and
-its place as the person's reference. The commit removes the earlier faces.
+The new faces are decided first. One that is an earlier face takes over its person, its constraints, and its place as
+the person's reference. The commit removes the earlier faces.
+
+A face is one of the earlier ones if it is at the same place, or like it. Place alone could hand a person to a stranger
+whose photo took the name of another; so a face at the same place must not be farther from the earlier one than two
+photos of one person hardly ever are.
 """
 
 from __future__ import annotations
@@ -9,37 +13,37 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Final
 
-from pipeline.config import MatchSettings
+import numpy as np
+
+from pipeline.config import CONTRACT_THRESHOLD, MatchSettings
 from pipeline.extraction.rows import ExtractedFace, ExtractedRow
+from pipeline.matching.calibration import Calibration
+from pipeline.matching.identical_images import box_iou
 from pipeline.matching.match import Matcher
 from pipeline.people.correction_plan import Plan
 from pipeline.people.decide import Sighting, failed_measures
 from pipeline.people.directory import Directory
-from pipeline.people.reference_pictures import PictureReader, Pictures
-from pipeline.people.same_faces import Box, PlacedFace, same_faces
 from pipeline.store import ERASED, FaceChange, Fact, LocalStore, PersonRecord, StoredFace
 from pipeline.types import DUPLICATE, FORGOTTEN, NO_FACE, OK, REPLACED, FloatArray
+
+_SAME_PLACE: Final = 0.5  # intersection over union of the boxes
+_BOUND_FMR: Final = 1e-2  # of the bound for faces at the same place
+Box = tuple[float, float, float, float]
 
 
 class ChangedPhotos:
     """The photos of one directory that others of a shard replace; there may be none."""
 
     def __init__(
-        self,
-        client: LocalStore,
-        directory: Directory,
-        reader: PictureReader,
-        rows: Mapping[int, ExtractedRow],
-        gate: MatchSettings,
-        matcher: Matcher,
-        bound: Matcher,
+        self, plan: Plan, rows: Mapping[int, ExtractedRow], gate: MatchSettings, matcher: Matcher, bound: Matcher
     ) -> None:
-        """`rows`: the shard's rows of the directory, by their number in it. `matcher` and `bound`: as in
-        `same_faces`."""
-        self.directory = directory
-        self.plan = Plan(client, directory, Pictures(reader, directory, required=False, locked=False))
+        """`plan`: of the directory. `rows`: the shard's rows of it, by their number in the shard. `matcher` and
+        `bound`: as in `same_faces`."""
+        self.plan, self.directory = plan, plan.directory
         self._gate, self._matcher, self._bound = gate, matcher, bound
         self._rows: dict[int, ExtractedRow] = {}
         self._erased: set[int] = set()  # media whose labels were erased
@@ -54,7 +58,7 @@ class ChangedPhotos:
         self._later: Sequence[Sighting] = ()  # of the photos, and somebody's
         replacing = {photo: row for photo, row in rows.items() if replaced_by(row)}
         if replacing:
-            self._read(client, replacing)
+            self._read(plan.client, replacing)
 
     def _read(self, client: LocalStore, replacing: Mapping[int, ExtractedRow]) -> None:
         place = self.directory.account_id, self.directory.name
@@ -144,7 +148,7 @@ class ChangedPhotos:
             return
         self._later = [s for s in faces.values() if s.photo in self._rows and s.person_id is not None]
         self._new = {face_id: s for face_id, s in faces.items() if s.outcome == "matched"}
-        self.plan.add_faces(_stored_face(face_id, s) for face_id, s in self._new.items())
+        self.plan.new_faces += [_stored_face(face_id, s) for face_id, s in self._new.items()]
         for face_id in self._new:
             self.plan.pictures.add(face_id, b"")  # made later, with those of the shard
         for face in self._going:
@@ -228,3 +232,44 @@ def _stored_face(face_id: int, s: Sighting) -> StoredFace:
         width=None,
         height=None,
     )
+
+
+# Which faces are earlier ones
+
+
+@dataclass(frozen=True)
+class PlacedFace:
+    """A face where it is in its photo."""
+
+    box: Box | None  # xyxy as fractions of the upright photo's width and height; None: unknown
+    embedding: FloatArray | None  # [d] float32; None: none is stored
+
+
+def place_bound(calibration: Calibration, threshold: float) -> float:
+    """The T beyond which a face at an earlier one's place is another one: that of a false match rate of 1 %, or of the
+    highest that was measured; without any, twice the contract's T. Never below the `threshold` of matches."""
+    bound = calibration.threshold_near(_BOUND_FMR)
+    return max(2 * CONTRACT_THRESHOLD if bound is None else bound, threshold)
+
+
+def same_faces(
+    earlier: Sequence[PlacedFace], later: Sequence[PlacedFace], matcher: Matcher, bound: Matcher
+) -> dict[int, int]:
+    """The number of each later face that is an earlier one -> that one's number; one to one, the surest first: like it
+    and at its place, then like it, then at its place and within the `bound`."""
+    pairs = []
+    for (number, new), (known, old) in product(enumerate(later), enumerate(earlier)):
+        overlap = box_iou(new.box, old.box) if new.box is not None and old.box is not None else 0.0
+        there = overlap >= _SAME_PLACE
+        distance = math.nan
+        if new.embedding is not None and old.embedding is not None:
+            distance = float(matcher.distances(new.embedding[None], old.embedding[None])[0])
+        like = bool(matcher.matches(np.array([distance]))[0])
+        within = math.isnan(distance) or bool(bound.matches(np.array([distance]))[0])
+        if like or (there and within):
+            pairs.append((not (like and there), not like, distance if like else -overlap, number, known))
+    found: dict[int, int] = {}
+    for *_, number, known in sorted(pairs):
+        if number not in found and known not in found.values():
+            found[number] = known
+    return found

@@ -10,7 +10,6 @@ from typing import Any, Final, TypeAlias
 
 from pipeline.errors import CorrectionImpossible, FaceUnknown, PhotoUnknown, PictureMissing
 from pipeline.extraction.stored_picture import MEDIA_TYPE
-from pipeline.people.directory import Directory
 from pipeline.people.reference_pictures import Pictures
 from pipeline.people.rules import NOT_SAME, row_of, two_people
 from pipeline.store import (
@@ -20,7 +19,6 @@ from pipeline.store import (
     Correction,
     FaceVector,
     Fact,
-    LocalStore,
     MediaLabel,
     PersonRecord,
     Rows,
@@ -37,20 +35,12 @@ _COUNTS: Final = ("occurrence", "last_occurrence_at", "modified_at")  # of a per
 class Plan:
     """The rows of one correction, and of photos that a shard replaces."""
 
-    def __init__(
-        self,
-        client: LocalStore,
-        directory: Directory,
-        pictures: Pictures,
-        decoded: Mapping[int, FaceVector] | None = None,
-        vectors: Mapping[int, FaceVector] | None = None,
-    ) -> None:
-        """`decoded`: vectors of rejected faces, by face id; if the face gets a person, its vector is stored. `vectors`:
-        of faces, if the caller has them."""
-        self.client = client
-        self._decoded = decoded or {}
-        self._vectors = dict(vectors or self._decoded)
-        self.directory = directory
+    def __init__(self, pictures: Pictures) -> None:
+        """`pictures`: of faces of the directory."""
+        self.client, self.directory = pictures.client, pictures.directory
+        # Of rejected faces that were extracted again, by face id; if one gets a person, its vector is stored.
+        self.decoded: Mapping[int, FaceVector] = {}
+        self.known_vectors: dict[int, FaceVector] = {}  # of faces, if the caller has them
         self.pictures = pictures
         self.now = utc_now()
         self.said: Mapping[str, Any] = {}  # what it is in words: fields of CorrectionAnswer
@@ -71,7 +61,7 @@ class Plan:
         self.remembered: Set[str] = frozenset()  # as `Change.remembered`
         self.seen: Mapping[str, int] = {}  # as `Change.seen`
         self.labels: list[MediaLabel] = []  # that are noted with it
-        self._new_faces: list[StoredFace] = []  # that come with the same commit
+        self.new_faces: list[StoredFace] = []  # that come with the same commit
 
     def rows(self) -> tuple[Rows, Rows]:
         """The rows that it changes, before and after."""
@@ -102,7 +92,7 @@ class Plan:
             seqs={record.person_id: record.seq for record in stored if record is not None},
             pictures={p: (self.guid(chosen[p]), file, MEDIA_TYPE) for p, file in pictures.items() if file is not None},
             vectors=self.vectors(list(chosen.values())),
-            admitted={face_id: self._decoded[face_id].embedding for face_id in self._faces if face_id in self._decoded},
+            admitted={face_id: self.decoded[face_id].embedding for face_id in self._faces if face_id in self.decoded},
             undoes=None if last is None else last.undoes or last.correction_id,
             deleted=self.deleted,
             remembered=self.remembered,
@@ -112,8 +102,8 @@ class Plan:
         )
 
     def is_outdated(self) -> bool:
-        """Whether a post or a run has changed what it changes or rests on. (`Directory.corrections` counts
-        corrections.) Changes of other people do not matter."""
+        """Whether a post or a run has changed what it changes or rests on. (`DirectoryView.corrections`
+        counts corrections.) Changes of other people do not matter."""
         _, after = self.rows()
         gone = {person_id for person_id, columns in after.persons.items() if columns is None}
         children = (child.person_id for person_id in gone for child in self.directory.children(person_id))
@@ -129,11 +119,11 @@ class Plan:
         an embedding."""
         account_id, name = self.directory.account_id, self.directory.name
         faces = self.client.stored_faces(account_id, name, face_ids, person_ids, media_ids)
-        return [replace(f, has_embedding=True) if f.face_id in self._decoded else f for f in faces]
+        return [replace(f, has_embedding=True) if f.face_id in self.decoded else f for f in faces]
 
     def vectors(self, face_ids: Sequence[int]) -> dict[int, FaceVector]:
         """Vectors of these faces, by face id."""
-        known = {face_id: self._vectors[face_id] for face_id in face_ids if face_id in self._vectors}
+        known = {face_id: self.known_vectors[face_id] for face_id in face_ids if face_id in self.known_vectors}
         missing = sorted(set(face_ids) - known.keys())
         return known | (self.client.face_vectors(missing) if missing else {})
 
@@ -172,7 +162,7 @@ class Plan:
 
     def add_reference(self, face_id: int, guid: str, picture: bytes, vector: FaceVector) -> None:
         """What a face has that the same commit stores, and that becomes a reference."""
-        self.guids[face_id], self._vectors[face_id] = guid, vector
+        self.guids[face_id], self.known_vectors[face_id] = guid, vector
         self.pictures.add(face_id, picture)
 
     def move(self, face: StoredFace, person_id: str | None) -> None:
@@ -217,10 +207,6 @@ class Plan:
         self.leaving, self.leaving_status = list(media_ids), status
         self.gone_faces = {face.face_id for face in faces}
 
-    def add_faces(self, faces: Iterable[StoredFace]) -> None:
-        """Adds faces that the same commit stores."""
-        self._new_faces += faces
-
     def succeed(self, old: StoredFace, face_id: int, facts: Iterable[Fact], *, reference: bool) -> None:
         """A new face takes over the constraints of one that is removed and, if that was the `reference`, its place."""
         self.withdraw(facts)
@@ -240,7 +226,7 @@ class Plan:
         wanted = sorted(set(person_ids))
         references = self.client.reference_faces(wanted)
         own: dict[str | None, list[StoredFace]] = {person_id: [] for person_id in wanted}
-        for face in (*self.faces(list(self._faces), wanted), *self._new_faces):
+        for face in (*self.faces(list(self._faces), wanted), *self.new_faces):
             if face.face_id in self.gone_faces:
                 continue
             moved = self._faces.get(face.face_id)

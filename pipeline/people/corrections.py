@@ -9,9 +9,8 @@ new references need are cut from the photos without the lock, too.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Executor
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -22,10 +21,10 @@ from pipeline.extraction.images.decode import Decoder
 from pipeline.people import merging
 from pipeline.people.correction_plan import IS, IS_NOT, NOBODY, Plan, has_name
 from pipeline.people.decide import urgently
-from pipeline.people.directory import Directories, Directory
+from pipeline.people.directory import Directories, DirectoryView
 from pipeline.people.labels import labels_followed
-from pipeline.people.reference_pictures import PictureReader, Pictures
-from pipeline.people.regroup import by_place, regrouped
+from pipeline.people.reference_pictures import Pictures
+from pipeline.people.regroup import regroup
 from pipeline.people.rules import (
     NOT_SAME,
     broken_constraints,
@@ -35,7 +34,7 @@ from pipeline.people.rules import (
     together,
     two_people,
 )
-from pipeline.people.undo import undone
+from pipeline.people.undo import undo
 from pipeline.store import (
     LABEL,
     NO_CHANGE,
@@ -68,27 +67,18 @@ class _Decided:
     change: Change
     answer: CorrectionAnswer  # before it is made
     dry_run: bool
-    corrections: int = 0  # `Directory.face_corrections` before it, if it was decided without the lock
-    ahead: dict[str, Row] | None = None  # its pictures that are written, from `images_ahead`
 
 
 class Corrections:
     """Makes corrections in the directories of a store."""
 
     def __init__(
-        self,
-        client: LocalStore,
-        directories: Directories,
-        decoder: Decoder,
-        max_bytes: int,
-        *,
-        unique_external_ids: bool = False,
+        self, client: LocalStore, directories: Directories, decoder: Decoder, *, unique_external_ids: bool
     ) -> None:
-        """`max_bytes`: of a photo's file."""
         self._client = client
         self._directories = directories
         self._unique_external_ids = unique_external_ids
-        self._reader = PictureReader(client, decoder, max_bytes)
+        self._decoder = decoder
 
     def make(
         self, request: CorrectionRequest, decoded: pa.Table | None = None, urgent: Executor | None = None
@@ -96,23 +86,22 @@ class Corrections:
         """Makes a correction, durably, or raises a RequestError and changes nothing. `decoded`: of a regroup, rejected
         faces that were extracted again (DECODED_SCHEMA). `urgent`: for the work under the lock, if it was decided
         without. Raises StoreError."""
+        free = request.kind in _DECIDED_FREE
+        locked = not free or (request.kind == "undo" and request.dry_run)  # that one needs no pictures
+        required = request.kind != "forget_photos"
         with self._directories.using(request.account_id, request.directory) as opened:
-            if request.kind in _DECIDED_FREE:
-                answer = self._free(opened, request, decoded, urgent)
-            else:
-                answer = self._locked(opened, request)
+            pictures = Pictures(self._client, self._decoder, opened, required=required, locked=locked)
+            asked = request, decoded, pictures
+            answer = self._free(*asked, urgent) if free else self._locked(*asked)
         self._client.unlink_needless()
         return answer
 
-    def _locked(self, directory: Directory, request: CorrectionRequest) -> CorrectionAnswer:
+    def _locked(self, request: CorrectionRequest, decoded: pa.Table | None, pictures: Pictures) -> CorrectionAnswer:
         """Decides and commits under the lock. The pictures that it needs are read without the lock, then it is decided
         again."""
-        pictures = Pictures(self._reader, directory, required=request.kind != "forget_photos", locked=True)
         while True:
-            with self._directories.writing(directory):
-                self._refuse_if_changed(request)
-                plan = Plan(self._client, directory, pictures)
-                _decide(plan, request)
+            with self._directories.writing(pictures.directory):
+                plan = self._planned(request, decoded, pictures)
                 if request.dry_run or not pictures.wanted:
                     return self._commit(_decided(plan, request))
             pictures.read_wanted()
@@ -134,61 +123,50 @@ class Corrections:
             )
 
     def _free(
-        self, directory: Directory, request: CorrectionRequest, decoded: pa.Table | None, urgent: Executor | None
+        self, request: CorrectionRequest, decoded: pa.Table | None, pictures: Pictures, urgent: Executor | None
     ) -> CorrectionAnswer:
         """Decides and writes the pictures without the lock, then commits under it. A decision that is outdated by then
         is made again; after _FREE_TRIES under the lock, or frequent writers could keep it out for ever. A refusal
         counts only if no correction was committed while it was decided."""
-        pictures = Pictures(self._reader, directory, locked=request.kind == "undo" and request.dry_run)
-        asked = directory, request, decoded, pictures
+        asked, directory = (request, decoded, pictures), pictures.directory
         for _ in range(_FREE_TRIES):
-            made = directory.corrections
+            before = directory.view()
             try:
-                with self._ready(*asked) as decided:
-                    if request.dry_run:
-                        return self._commit(decided)
-                    answer = urgently(urgent, self._commit_valid, decided)
+                found = _decided(self._planned(*asked), request)
+                if request.dry_run:
+                    return self._commit(found)
+                with self._client.images_ahead(directory.account_id, list(found.change.pictures.values())) as ahead:
+                    answer = urgently(urgent, self._commit_valid, found, before, ahead)
                 if answer is not None:
                     return answer
             except RequestError:
                 with self._directories.writing(directory):
-                    if directory.corrections == made:
+                    if directory.view().corrections == before.corrections:
                         raise
-        return urgently(urgent, self._decide_locked, *asked)
+        return urgently(urgent, self._locked, *asked)
 
-    @contextmanager
-    def _ready(
-        self, directory: Directory, request: CorrectionRequest, decoded: pa.Table | None, pictures: Pictures
-    ) -> Iterator[_Decided]:
-        """A decision, with its pictures on disk for the block."""
-        corrections = directory.face_corrections
+    def _planned(self, request: CorrectionRequest, decoded: pa.Table | None, pictures: Pictures) -> Plan:
+        """The rows that it changes. Raises RequestErrors."""
         self._refuse_if_changed(request)
-        match request.kind:
-            case "regroup":
-                plan = regrouped(self._client, directory, request, pictures, by_place(decoded))
-            case "label":
-                plan = labels_followed(self._client, directory, request, pictures)
-            case _:
-                plan = undone(self._client, directory, request, pictures)
-        found = _decided(plan, request)
-        with self._client.images_ahead(directory.account_id, list(found.change.pictures.values())) as ahead:
-            yield replace(found, corrections=corrections, ahead=ahead)
+        if request.kind == "label":
+            return labels_followed(request, pictures)
+        plan = Plan(pictures)
+        if request.kind == "regroup":
+            regroup(plan, request, decoded)
+        else:
+            _decide(plan, request)
+        return plan
 
-    def _commit_valid(self, decided: _Decided) -> CorrectionAnswer | None:
-        """None: the decision is outdated."""
+    def _commit_valid(self, decided: _Decided, before: DirectoryView, ahead: dict[str, Row]) -> CorrectionAnswer | None:
+        """None: the decision is outdated. `before`: what was there when it began. `ahead`: its pictures, from
+        `images_ahead`."""
         directory = decided.plan.directory
         with self._directories.writing(directory):
-            if directory.face_corrections != decided.corrections or decided.plan.is_outdated():
+            if directory.view().face_corrections != before.face_corrections or decided.plan.is_outdated():
                 return None
-            return self._commit(decided)
+            return self._commit(decided, ahead)
 
-    def _decide_locked(
-        self, directory: Directory, request: CorrectionRequest, decoded: pa.Table | None, pictures: Pictures
-    ) -> CorrectionAnswer:
-        with self._directories.writing(directory), self._ready(directory, request, decoded, pictures) as decided:
-            return self._commit(decided)
-
-    def _commit(self, decided: _Decided) -> CorrectionAnswer:
+    def _commit(self, decided: _Decided, ahead: dict[str, Row] | None = None) -> CorrectionAnswer:
         """Commits the change and applies it to the directory, whose lock the caller has."""
         plan, change, answer = decided.plan, decided.change, decided.answer
         unique = self._unique_external_ids and change.origin != LABEL  # a run must not end for an id that is taken
@@ -199,7 +177,7 @@ class Corrections:
             if change.labels:
                 self._client.note_labels(change.labels)
             return answer
-        done = self._client.commit(change, decided.ahead)
+        done = self._client.commit(change, ahead)
         plan.directory.apply(change, done)
         if plan.undoes:
             return replace(answer, undone_by=done.correction_id)
@@ -321,6 +299,8 @@ def _decide(plan: Plan, request: CorrectionRequest) -> None:
         case "forget_photos":
             faces = plan.forget_photos(request.media_ids)
             plan.settle([face.person_id for face in faces if face.person_id is not None])
+        case "undo":
+            undo(plan, request)
         case _:
             raise CorrectionImpossible(detail=f"There is no correction {request.kind}.")
     for person in changing if change != NO_CHANGE else []:

@@ -32,6 +32,8 @@ class DirectoryView:
 
     index: IndexView
     person_ids: Sequence[str]  # of each position of the index
+    corrections: int = 0  # how many were made, deletions included
+    face_corrections: int = 0  # those that changed more than columns of persons: decisions rest on the rest
 
 
 class Directory:
@@ -51,8 +53,6 @@ class Directory:
         self.name = name
         self.lock = DirectoryLock()
         self.loaded = False
-        self.corrections = 0  # how many were made, deletions included
-        self.face_corrections = 0  # those that changed more than columns of persons: decisions rest on the rest
         self.in_doubt = False  # a change failed half-way: the store may hold more or less than this
         self._maps = threading.Lock()  # held briefly, while the maps are changed or read together
         self._new_index = partial(ReferenceIndex, embedding_size, device, quantized=quantized)
@@ -62,7 +62,7 @@ class Directory:
         self._positions: dict[str, int] = {}
         self._children: dict[str, set[str]] = {}
         self._by_external_id: dict[str, set[str]] = {}
-        self._by_guid: dict[str, str] = {}
+        self._guids: set[str] = set()  # of pictures
         self._view = DirectoryView(self._index.view(), self._person_ids)
 
     def load(self, stored: References) -> None:
@@ -70,15 +70,14 @@ class Directory:
         index = self._new_index()
         order = np.array([person.seq for person in stored.persons], dtype=np.int64)
         index.append(stored.vectors, order, stored.image_hashes, stored.boxes)
-        self.note_correction()  # one may be committed that failed afterwards
         with self._maps:
             self._index = index
             self._number([person.person_id for person in stored.persons])
-            for mapping in (self._persons, self._children, self._by_external_id, self._by_guid):
-                mapping.clear()
+            for known in (self._persons, self._children, self._by_external_id, self._guids):
+                known.clear()
             for person in (*stored.persons, *stored.faceless):
                 self._put(person)
-            self._view = DirectoryView(self._index.view(), self._person_ids)
+            self._show(corrected=True, faces=True)  # a correction may be committed that failed afterwards
         self.loaded, self.in_doubt = True, False
 
     def __len__(self) -> int:
@@ -128,10 +127,10 @@ class Directory:
             records = [self._persons[person_id] for person_id in self._by_external_id.get(external_id, ())]
         return _by_age(records)
 
-    def person_of_image(self, guid: str) -> PersonRecord | None:
+    def has_image(self, guid: str) -> bool:
+        """Whether it is somebody's picture."""
         with self._maps:
-            person_id = self._by_guid.get(guid)
-            return None if person_id is None else self._persons[person_id]
+            return guid in self._guids
 
     def root(self, person_id: str) -> PersonRecord | None:
         """The root of a person: itself where nothing is merged. None for an unknown person."""
@@ -180,9 +179,7 @@ class Directory:
                 self._put(record)
             if self._index.worth_compacting:
                 self._compact()
-            self._view = DirectoryView(self._index.view(), self._person_ids)
-        if change.is_logged:
-            self.note_correction(of_faces=change.is_of_faces)
+            self._show(corrected=change.is_logged, faces=change.is_logged and change.is_of_faces)
 
     def _changed_records(self, change: Change, committed: Committed) -> dict[str, PersonRecord]:
         after, records = change.after, dict[str, PersonRecord]()
@@ -204,10 +201,11 @@ class Directory:
             records[person_id] = replace(known, **new)
         return records
 
-    def note_correction(self, *, of_faces: bool = True) -> None:
-        """Counts one, of more than columns of persons unless not `of_faces`. The caller has the lock."""
-        self.corrections += 1
-        self.face_corrections += of_faces
+    def _show(self, *, corrected: bool, faces: bool) -> None:
+        """From now on a view has what is here. `corrected`: by a correction; `faces`: by one of more than columns of
+        persons."""
+        corrections, of_faces = self._view.corrections + corrected, self._view.face_corrections + faces
+        self._view = DirectoryView(self._index.view(), self._person_ids, corrections, of_faces)
 
     def clear(self) -> None:
         """Follows the deletion of the directory. The caller has the lock alone."""
@@ -218,7 +216,7 @@ class Directory:
         self._forget_maps(record.person_id)
         self._persons[record.person_id] = record
         if record.image_guid is not None:
-            self._by_guid[record.image_guid] = record.person_id
+            self._guids.add(record.image_guid)
         if record.parent_id is not None:
             self._children.setdefault(record.parent_id, set()).add(record.person_id)
         if record.external_id is not None:
@@ -229,7 +227,7 @@ class Directory:
         if old is None:
             return
         if old.image_guid is not None:
-            del self._by_guid[old.image_guid]
+            self._guids.remove(old.image_guid)
         for mapping, key in ((self._children, old.parent_id), (self._by_external_id, old.external_id)):
             if key is not None:
                 mapping[key].discard(person_id)

@@ -22,7 +22,6 @@ from pipeline.store import (
     Label,
     LabelChange,
     LabelledPhoto,
-    LocalStore,
     PersonRecord,
 )
 from pipeline.texts import nfc, same_name
@@ -36,11 +35,11 @@ STATED: Final = "a correction says otherwise"
 NO_PICTURE: Final = "no picture of a face can be had"
 
 
-def labels_followed(client: LocalStore, directory: Directory, request: CorrectionRequest, pictures: Pictures) -> Plan:
+def labels_followed(request: CorrectionRequest, pictures: Pictures) -> Plan:
     """Decides what follows from the labels that changed in a directory. Raises StoreError."""
     staying: set[int] = set()  # faces that cannot be moved: somebody would then be known by no picture
     while True:
-        following = _Following(client, directory, request.labels, pictures, staying)
+        following = _Following(pictures, request.labels, staying)
         following.decide()
         failed = following.resolve()
         if not failed:
@@ -62,15 +61,8 @@ class _Changed:
 class _Following(Plan):
     """One attempt to follow the labels."""
 
-    def __init__(
-        self,
-        client: LocalStore,
-        directory: Directory,
-        changes: Sequence[LabelChange],
-        pictures: Pictures,
-        staying: set[int],
-    ) -> None:
-        super().__init__(client, directory, pictures)
+    def __init__(self, pictures: Pictures, changes: Sequence[LabelChange], staying: set[int]) -> None:
+        super().__init__(pictures)
         self._staying = staying
         self._labels = {media_id: (name, external_id) for media_id, name, external_id, _ in changes}
         self._other_bytes = {media_id for media_id, *_, same_bytes in changes if not same_bytes}

@@ -108,12 +108,7 @@ class Poster:
         return Post(image, request, matcher, sightings, guids, described), detection_s
 
     def _gate(self, request: PostRequest) -> MatchSettings:
-        asked = {
-            "threshold": request.threshold,
-            "min_cpq": request.min_cpq,
-            "min_fsq": request.min_fsq,
-            "min_fcq": request.min_fcq,
-        }
+        asked = {key: getattr(request, key) for key in ("threshold", "min_cpq", "min_fsq", "min_fcq")}
         return replace(self._match, **{key: value for key, value in asked.items() if value is not None})
 
     def _answer(self, directory: Directory, post: Post) -> tuple[list[FaceResult], bool]:
@@ -165,9 +160,7 @@ def _similar(decision: Decision, post: Post) -> list[list[SimilarPerson]] | None
     """Of each face, as the directory was when it was decided; None unless the request asks for them."""
     if not post.request.similar_limit:
         return None
-    index = decision.view.index
-    identical = [index.find_identical(s.image_hashes, s.face.box) for s in post.sightings]
-    return most_similar(decision, identical, post.request.similar_limit)
+    return most_similar(decision, post.request.similar_limit)
 
 
 def select_faces(
@@ -185,7 +178,7 @@ def select_faces(
         kept = sorted(kept, key=lambda face: _distance(face, request, width, height))[:1]
     elif request.largest_only:
         kept = [face for face in kept if face is faces[0]]
-    if request.is_about_one_face and len(kept) > 1:
+    if len(kept) > 1 and (request.update_person_id is not None or request.merge_with is not None):
         raise SeveralFaces()
     return kept, 0 if kept and (by_place or kept[0] is faces[0]) else None
 

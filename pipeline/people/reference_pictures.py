@@ -16,44 +16,19 @@ def best_first(faces: Iterable[StoredFace]) -> list[StoredFace]:
     return sorted((f for f in faces if f.has_embedding), key=lambda f: (-f.quality, -f.area, f.face_id))
 
 
-class PictureReader:
-    """Reads pictures of faces."""
-
-    def __init__(self, client: LocalStore, decoder: Decoder, max_bytes: int) -> None:
-        """`max_bytes`: of a photo's file."""
-        self._client = client
-        self._decoder = decoder
-        self._max_bytes = max_bytes
-
-    def read(self, directory: Directory, face: StoredFace, references: Mapping[str, int] | None = None) -> bytes | None:
-        """The stored picture of a face, or one cut from its photo; None if that can't be read, or is another one now.
-        `references`: by person, if the caller knows them for many."""
-        record = directory.get(face.person_id or "")
-        guid = record.image_guid if record is not None else None
-        if guid and references is None:
-            references = self._client.reference_faces([str(face.person_id)])
-        if guid and references is not None and references.get(str(face.person_id)) == face.face_id:
-            try:
-                return self._client.read_image(directory.account_id, guid)[0]
-            except (ObjectUnknown, StoreDamaged):
-                if face.path is None:  # it was posted: there is no photo
-                    raise
-        try:
-            return pictures_of_photo(face.path or "", face.sha256, [face.box], self._decoder, self._max_bytes)[0]
-        except ImageRejected:
-            return None
-
-
 class Pictures:
     """Chooses faces of a directory that become references, and has their pictures."""
 
-    def __init__(self, reader: PictureReader, directory: Directory, *, required: bool = True, locked: bool) -> None:
+    def __init__(
+        self, client: LocalStore, decoder: Decoder, directory: Directory, *, required: bool, locked: bool
+    ) -> None:
         """`required`: each reference has a picture. `locked`: the caller of `pick` has the directory's lock, so that it
         reads nothing; `read_wanted` reads later, without the lock, what the next `pick` needs."""
+        self.client = client
+        self.directory = directory
         self.wanted: list[Sequence[StoredFace]] = []  # of each, `read_wanted` is to read one
         self.references: Mapping[str, int] | None = None  # by person, if the caller knows them for many
-        self._reader = reader
-        self._directory = directory
+        self._decoder = decoder
         self._required = required
         self._locked = locked
         self._read: dict[int, bytes | None] = {}
@@ -70,7 +45,7 @@ class Pictures:
         """Reads the picture of the best of the faces whose picture can be had; False: there is none."""
         for face in best_first(faces):
             if face.face_id not in self._read:
-                self._read[face.face_id] = self._reader.read(self._directory, face, self.references)
+                self._read[face.face_id] = self._picture_of(face)
             if self._read[face.face_id] is not None:
                 return True
         return False
@@ -100,3 +75,21 @@ class Pictures:
         if not self._required:
             return able[0].face_id
         raise PictureMissing(person_id=person_id, paths=", ".join(str(face.path) for face in able[:3]))
+
+    def _picture_of(self, face: StoredFace) -> bytes | None:
+        """The stored picture of a face, or one cut from its photo; None if that can't be read, or is another one
+        now."""
+        person_id = str(face.person_id)
+        record = self.directory.get(person_id)
+        if record is not None and record.image_guid:
+            known = self.client.reference_faces([person_id]) if self.references is None else self.references
+            if known.get(person_id) == face.face_id:
+                try:
+                    return self.client.read_image(self.directory.account_id, record.image_guid)[0]
+                except (ObjectUnknown, StoreDamaged):
+                    if face.path is None:  # it was posted: there is no photo
+                        raise
+        try:
+            return pictures_of_photo(face.path or "", face.sha256, [face.box], self._decoder)[0]
+        except ImageRejected:
+            return None

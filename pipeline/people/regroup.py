@@ -10,7 +10,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final, TypeAlias
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -41,30 +41,18 @@ from pipeline.store import (
 from pipeline.texts import nfc
 from pipeline.types import FaceBatch
 
-# Faces that were extracted again: SHA-256 of the photo and place in it -> a row of DECODED_SCHEMA. None: not asked for.
-Decoded: TypeAlias = Mapping[tuple[str | None, int], Mapping[str, Any]] | None
-
 _CAME_SINCE: Final = {"embedding": None, "reason": "it came into the store after the photos were read"}
 
 
-def by_place(decoded: pa.Table | None) -> Decoded:
-    """The rows of DECODED_SCHEMA."""
-    return None if decoded is None else {(row["sha256"], row["ordinal"]): row for row in decoded.to_pylist()}
-
-
-def regrouped(
-    client: LocalStore,
-    directory: Directory,
-    request: CorrectionRequest,
-    pictures: Pictures,
-    decoded: Decoded,
-) -> Plan:
-    """Decides the directory anew. Raises CorrectionImpossible, StoreError."""
+def regroup(plan: Plan, request: CorrectionRequest, decoded: pa.Table | None) -> None:
+    """Decides the directory again. `decoded`: faces that were extracted again (DECODED_SCHEMA). Raises
+    CorrectionImpossible, StoreError."""
+    client, pictures = plan.client, plan.pictures
     gate = request.gate or MatchSettings()
-    known = _Known(client, directory)
+    known = _Known(client, plan.directory)
     admitted = known.admitted(gate)
     not_decoded = [] if decoded is None else known.take(admitted, decoded, pictures)
-    plan = Plan(client, directory, pictures, known.decoded, known.vectors)
+    plan.decoded, plan.known_vectors = known.decoded, known.vectors
     pictures.references = known.references
     groups = known.groups()
     changed = changes(known.clustered(client, gate, groups), groups)
@@ -114,7 +102,6 @@ def regrouped(
     )
     plan.said = {"regrouping": report}
     plan.known = {person_id: known.records[person_id] for person_id in touched}
-    return plan
 
 
 class _Known:
@@ -235,13 +222,12 @@ class _Known:
         allowed = (f for f in rejected if f.stored.face_id not in self._said[NOBODY])
         return [f for f in allowed if not failed_measures(f.qualities, gate)]
 
-    def take(
-        self, faces: Sequence[FaceToRegroup], decoded: Mapping[Any, Mapping[str, Any]], pictures: Pictures
-    ) -> list[NotDecoded]:
+    def take(self, faces: Sequence[FaceToRegroup], decoded: pa.Table, pictures: Pictures) -> list[NotDecoded]:
         """Gives these faces the vectors that were decoded, and `pictures` theirs. Returns those that got none."""
+        by_place = {(row["sha256"], row["ordinal"]): row for row in decoded.to_pylist()}
         missed = []
         for face in faces:
-            stored, row = face.stored, decoded.get((face.stored.sha256, face.ordinal), _CAME_SINCE)
+            stored, row = face.stored, by_place.get((face.stored.sha256, face.ordinal), _CAME_SINCE)
             if row["embedding"] is None:
                 missed.append(NotDecoded(stored.face_id, str(stored.path), row["reason"]))
                 continue

@@ -6,8 +6,7 @@ directory that holds no identity is an empty one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
 
 import pyarrow as pa
 
@@ -15,40 +14,15 @@ from pipeline.config import Settings
 from pipeline.errors import ObjectReplaced, ObjectUnknown, PersonUnknown, StoreDamaged
 from pipeline.extraction.extractor import BatchExtractor
 from pipeline.extraction.images.decode import Decoder
-from pipeline.matching.match import Matcher
 from pipeline.people.background import Housekeeper, LongWork, ShardEnroller
 from pipeline.people.batcher import MicroBatcher
 from pipeline.people.corrections import LONG, Corrections
-from pipeline.people.directory import Directories, DirectoryView
+from pipeline.people.directory import Directories
 from pipeline.people.posts import Poster
-from pipeline.people.review import ReviewPage, review
-from pipeline.people.types import (
-    PersonView,
-    PostRequest,
-    PostResult,
-    ServiceStats,
-    StoredImage,
-)
+from pipeline.people.types import PersonView, PostRequest, PostResult, StoredImage
 from pipeline.people.views import all_views, person_view
 from pipeline.runtime.device import resolve_device
-from pipeline.store import (
-    API,
-    NO_CHANGE,
-    Catalog,
-    ChangesPage,
-    CorrectionAnswer,
-    CorrectionRequest,
-    LocalStore,
-    PersonChange,
-)
-
-
-@dataclass(frozen=True, eq=False)
-class Moment:
-    """A directory at one moment. Two are of the same state where they have the same view."""
-
-    corrections: int  # that were made until then
-    view: DirectoryView
+from pipeline.store import Catalog, CorrectionAnswer, CorrectionRequest, LocalStore
 
 
 class IdentityService:
@@ -60,25 +34,25 @@ class IdentityService:
     def __init__(self, client: LocalStore, extractor: BatchExtractor, decoder: Decoder, settings: Settings) -> None:
         self._client = client
         # A request brings a few faces: on a CPU, a quantized copy finds them sooner.
-        self._directories = Directories(client, resolve_device(settings.run.device), quantized=True)
-        self._batcher = MicroBatcher(
+        self.directories = Directories(client, resolve_device(settings.run.device), quantized=True)
+        self.batcher = MicroBatcher(
             extractor,
             max_images=settings.run.batch_images,
             max_pixels=settings.run.batch_pixels,
             queue_images=settings.serve.queue_images,
         )
-        self._poster = Poster(client, self._directories, self._batcher, decoder, settings)
+        self._poster = Poster(client, self.directories, self.batcher, decoder, settings)
         self._long_work = LongWork("corrections")
-        most, unique = settings.decode.max_bytes, settings.serve.unique_external_ids
-        self._corrections = Corrections(client, self._directories, decoder, most, unique_external_ids=unique)
+        unique = settings.serve.unique_external_ids
+        self._corrections = Corrections(client, self.directories, decoder, unique_external_ids=unique)
         self._shard_work = LongWork("shards")
-        self._shards = ShardEnroller(client, self._directories, decoder, most, self._shard_work.urgent)
+        self._shards = ShardEnroller(client, self.directories, decoder, self._shard_work.urgent)
         self._housekeeper = Housekeeper(client)
 
     def load(self) -> None:
         """Prepares a server: reads all directories, so that no request waits for that, and lets the housekeeper fold
         what a killed server left."""
-        self._directories.load_all()
+        self.directories.load_all()
         self._client.submit(Catalog.prefer_short_statements)
         self._housekeeper.note_change()
 
@@ -96,7 +70,7 @@ class IdentityService:
 
     def people(self, account_id: int, directory: str) -> list[PersonView]:
         """All records, in the order of insertion."""
-        with self._directories.using(account_id, directory) as opened:
+        with self.directories.using(account_id, directory) as opened:
             records = opened.records()
         return all_views(records)
 
@@ -106,17 +80,17 @@ class IdentityService:
 
     def person(self, account_id: int, directory: str, person_id: str) -> PersonView:
         """Raises PersonUnknown."""
-        with self._directories.using(account_id, directory) as opened:
+        with self.directories.using(account_id, directory) as opened:
             return person_view(opened, opened.record(person_id))
 
     def people_by_external_id(self, account_id: int, directory: str, external_id: str) -> list[PersonView]:
         """Everybody with this external id, in the order of insertion."""
-        with self._directories.using(account_id, directory) as opened:
+        with self.directories.using(account_id, directory) as opened:
             return [person_view(opened, record) for record in opened.with_external_id(external_id)]
 
     def merged_set(self, account_id: int, directory: str, person_id: str) -> list[str]:
         """The root of a person, then all who are merged with it. Raises PersonUnknown."""
-        with self._directories.using(account_id, directory) as opened:
+        with self.directories.using(account_id, directory) as opened:
             members = opened.merged_set(person_id)
         if not members:
             raise PersonUnknown
@@ -126,36 +100,16 @@ class IdentityService:
         """The guid of a picture of each of these people: their own, or of one who is merged with them; without those
         who have none."""
         found = {}
-        with self._directories.using(account_id, directory) as opened:
+        with self.directories.using(account_id, directory) as opened:
             for person_id in person_ids:
                 guids = (record.image_guid for record in opened.merged_set(person_id))
                 if guid := next(filter(None, guids), None):
                     found[person_id] = guid
         return found
 
-    def moment(self, account_id: int, directory: str) -> Moment:
-        """What tells whether a directory has changed since."""
-        with self._directories.using(account_id, directory) as opened:
-            return Moment(opened.corrections, opened.view())
-
-    def review(
-        self,
-        account_id: int,
-        directory: str,
-        people: Sequence[str],
-        others: Mapping[str, int],
-        *,
-        narrow: Matcher,
-        wide: Matcher,
-        count: int,
-    ) -> ReviewPage:
-        """Pairs of people who may be one; see `review`."""
-        with self._directories.using(account_id, directory) as opened:
-            return review(self._client, opened, people, others, narrow=narrow, wide=wide, count=count)
-
     def face_image(self, account_id: int, directory: str, person_id: str) -> StoredImage:
         """The record's own current picture. Raises PersonUnknown, and ObjectUnknown where it has none."""
-        with self._directories.using(account_id, directory) as opened:
+        with self.directories.using(account_id, directory) as opened:
             while True:
                 guid = opened.record(person_id).image_guid
                 if guid is None:
@@ -172,9 +126,9 @@ class IdentityService:
 
         Raises ObjectUnknown, and ObjectReplaced for a day after an update took the picture away.
         """
-        with self._directories.using(account_id, directory) as opened:
+        with self.directories.using(account_id, directory) as opened:
             try:
-                if opened.person_of_image(guid) is None:
+                if not opened.has_image(guid):
                     raise ObjectUnknown
                 return StoredImage(guid, *self._client.read_image(account_id, guid, at_rest=at_rest))
             except ObjectUnknown:
@@ -182,51 +136,11 @@ class IdentityService:
                     raise ObjectReplaced from None
                 raise
 
-    def image_key(self, account_id: int) -> bytes:
-        """The account's 32 byte AES key. Raises ObjectUnknown where the store is not encrypted."""
-        key = self._client.image_key(account_id)
-        if key is None:
-            raise ObjectUnknown
-        return key
-
-    def changes(self, account_id: int | None, since: int, limit: int) -> ChangesPage:
-        """The changes of an account, or of all, since a commit. Raises ChangesUnknown."""
-        return self._client.changes(since, account_id, limit)
-
     # Changing
 
-    def update_person(self, account_id: int, directory: str, person_id: str, change: PersonChange) -> None:
-        """Raises PersonUnknown, ExternalIdTaken, MetadataTooLarge, CorrectionImpossible."""
-        self.correct(CorrectionRequest(account_id, directory, "update", [person_id], change=change, origin=API))
-
-    def delete_person(self, account_id: int, directory: str, person_id: str, *, recursive: bool = False) -> None:
-        """Deletes this record, whose oldest child becomes root, or its whole merged set. Raises PersonUnknown."""
-        kind = "delete_merged" if recursive else "delete"
-        self.correct(CorrectionRequest(account_id, directory, kind, [person_id], origin=API))
-
-    def merge(
-        self,
-        account_id: int,
-        directory: str,
-        person_ids: Sequence[str],
-        change: PersonChange = NO_CHANGE,
-        *,
-        override: bool = False,
-    ) -> None:
-        """Makes several persons one, and changes the record that stands for them; see `merging`. `override`: although a
-        constraint says that they are two.
-
-        Raises PersonUnknown, ExternalIdTaken, MetadataTooLarge, StatedTwoPeople.
-        """
-        request = CorrectionRequest(account_id, directory, "merge", person_ids, change=change, origin=API)
-        self.correct(replace(request, anyway=override))
-
-    def unmerge(self, account_id: int, directory: str, person_ids: Sequence[str]) -> None:
-        """Undoes a merge; see `merging`. Raises PersonUnknown."""
-        self.correct(CorrectionRequest(account_id, directory, "unmerge", person_ids, origin=API))
-
     def correct(self, request: CorrectionRequest, decoded: pa.Table | None = None) -> CorrectionAnswer:
-        """Puts right whose a face is, or what a person is called; see `corrections`. Raises RequestError."""
+        """Puts right whose a face is, or what a person is called; see `corrections`. Raises RequestError, as
+        PersonUnknown, ExternalIdTaken, MetadataTooLarge, CorrectionImpossible and StatedTwoPeople."""
         self._housekeeper.note_change()
         if self._is_long(request):
             return self._long_work.do(self._corrections.make, request, decoded, self._long_work.urgent)
@@ -245,7 +159,7 @@ class IdentityService:
 
     def delete_directory(self, account_id: int, directory: str) -> int:
         """Deletes every person in it with everything of theirs; returns how many. Raises DirectoryUnknown."""
-        with self._directories.using(account_id, directory) as opened, self._directories.writing(opened):
+        with self.directories.using(account_id, directory) as opened, self.directories.writing(opened):
             self._housekeeper.note_change()
             deleted = self._client.delete_directory(account_id, directory)
             opened.clear()
@@ -258,19 +172,9 @@ class IdentityService:
 
     # Keeping house
 
-    def stats(self) -> ServiceStats:
-        loaded = self._directories.all()
-        return ServiceStats(
-            directories=len(loaded),
-            identities=sum(len(directory) for directory in loaded),
-            people=sum(directory.people for directory in loaded),
-            index_bytes=sum(directory.memory_bytes for directory in loaded),
-            queued_images=self._batcher.queued,
-        )
-
     def close(self) -> None:
         """Stops the threads; requests in hand are finished first. The store stays open."""
-        self._batcher.close()
+        self.batcher.close()
         self._shard_work.close()
         self._long_work.close()
         self._housekeeper.close()

@@ -24,7 +24,8 @@ from pipeline.extraction.rows import FACE_COLUMNS, REUSE_ROW, ExtractedRow, read
 from pipeline.extraction.stored_picture import HeldPictures, encode_reference_image, pictures_of_photo
 from pipeline.matching.calibration import Calibration
 from pipeline.matching.match import Matcher
-from pipeline.people.changed_photos import ChangedPhotos
+from pipeline.people.changed_photos import ChangedPhotos, place_bound
+from pipeline.people.correction_plan import Plan
 from pipeline.people.decide import (
     Decision,
     Sighting,
@@ -33,10 +34,9 @@ from pipeline.people.decide import (
     occurrences,
     urgently,
 )
-from pipeline.people.directory import Directories, Directory
+from pipeline.people.directory import Directories, Directory, DirectoryView
 from pipeline.people.duplicate_faces import DuplicateResolver, mark_changed
-from pipeline.people.reference_pictures import PictureReader
-from pipeline.people.same_faces import place_bound
+from pipeline.people.reference_pictures import Pictures
 from pipeline.runtime.threads import over_threads
 from pipeline.store import (
     FACES_SCHEMA,
@@ -77,14 +77,14 @@ class _Part:
     """What a shard has of one directory, decided."""
 
     directory: Directory
-    corrections: int  # `Directory.face_corrections` before it was decided
+    before: DirectoryView  # it was decided afterwards
     photos: ChangedPhotos
     faces: Mapping[int, Sighting]  # by face id, in manifest order
     decision: Decision | None  # None: nothing was to be decided
 
     def is_outdated(self) -> bool:
         return (
-            self.directory.face_corrections != self.corrections
+            self.directory.view().face_corrections != self.before.face_corrections
             or (self.decision is not None and self.decision.is_outdated())
             or self.photos.is_outdated()
         )
@@ -107,12 +107,11 @@ class Enroller:
         run: RunRow,
         decoder: Decoder,
         directories: Directories,
-        max_bytes: int,
         urgent: Executor | None = None,
         held: HeldPictures | None = None,
     ) -> None:
-        """`max_bytes`: of an image file that is read again, for pictures that neither the extraction made nor `held`
-        has. `urgent`: for the work under the locks."""
+        """`decoder`: for pictures that neither the extraction made nor `held` has. `urgent`: for the work under the
+        locks."""
         self._client = client
         self._run = run
         planned = MatchSettings(**run.settings["match"])
@@ -120,10 +119,8 @@ class Enroller:
         calibration = Calibration.from_dict(client.identity.calibration)
         self._matcher = Matcher(calibration, self._gate.threshold)
         self._bound = Matcher(calibration, place_bound(calibration, self._gate.threshold))
-        self._reader = PictureReader(client, decoder, max_bytes)
         self._decoder = decoder
         self._directories = directories
-        self._max_bytes = max_bytes
         self._urgent = urgent
         self._held = held or HeldPictures()
         self._duplicates = DuplicateResolver(client, run)
@@ -199,15 +196,15 @@ class Enroller:
 
     def _decide(self, shard: _Shard) -> list[_Part]:
         """Decides every face, each directory for itself."""
-        corrections = {name: directory.face_corrections for name, directory in shard.directories.items()}
+        before = {name: directory.view() for name, directory in shard.directories.items()}
         rows: dict[str, dict[int, ExtractedRow]] = {name: {} for name in shard.directories}
         for photo, row in enumerate(shard.rows):
             rows[_directory_of(row)][photo] = row
         parts = []
         for name, faces in self._sightings(shard).items():
             directory = shard.directories[name]
-            rules = self._gate, self._matcher, self._bound
-            photos = ChangedPhotos(self._client, directory, self._reader, rows[name], *rules)
+            pictures = Pictures(self._client, self._decoder, directory, required=False, locked=False)
+            photos = ChangedPhotos(Plan(pictures), rows[name], self._gate, self._matcher, self._bound)
             photos.take_over(faces)
             undecided = [face_id for face_id, s in faces.items() if not s.settled]
             decision = None
@@ -215,7 +212,7 @@ class Enroller:
                 decision = decide_faces(directory, [faces[face_id] for face_id in undecided], self._matcher)
                 faces.update(zip(undecided, decision.sightings, strict=True))
             photos.settle(faces)
-            parts.append(_Part(directory, corrections[name], photos, faces, decision))
+            parts.append(_Part(directory, before[name], photos, faces, decision))
         return parts
 
     def _sightings(self, shard: _Shard) -> dict[str, dict[int, Sighting]]:
@@ -264,9 +261,6 @@ class Enroller:
     def _uuid_of(self, text: str) -> str:
         return str(uuid.uuid5(uuid.UUID(self._run.run_id), text))
 
-    def _image_guid(self, shard: _Shard, sighting: Sighting) -> str:
-        return shard.folder + self._uuid("image", shard.rows[sighting.photo], sighting.ordinal)[FOLDER_DIGITS:]
-
     def _change(self, shard: _Shard, part: _Part) -> Change:
         """What the shard changes in a directory: new persons, in the order of the manifest, who was seen again, and
         what follows from photos that it replaces."""
@@ -303,7 +297,8 @@ class Enroller:
         encoded = iter(over_threads(encode_reference_image, pixels) if pixels else ())
         for (part, face_id, s), picture in zip(wanted, pictures, strict=True):
             file = picture if isinstance(picture, bytes) else next(encoded)
-            part.photos.plan.add_reference(face_id, self._image_guid(shard, s), file, s.vector)
+            guid = shard.folder + self._uuid("image", shard.rows[s.photo], s.ordinal)[FOLDER_DIGITS:]
+            part.photos.plan.add_reference(face_id, guid, file, s.vector)
         return []
 
     def _pictures_of(self, row: ExtractedRow, sightings: Sequence[Sighting]) -> list[bytes] | list[ByteArray]:
@@ -317,7 +312,7 @@ class Enroller:
         if len(crops) == len(sightings):
             return crops
         file = os.fsdecode(row.manifest["file"])
-        return pictures_of_photo(file, row.sha256, [s.face.box for s in sightings], self._decoder, self._max_bytes)
+        return pictures_of_photo(file, row.sha256, [s.face.box for s in sightings], self._decoder)
 
     def _embeddings(self, faces: Sequence[tuple[int, Sighting]]) -> pa.Table:
         size = self._client.identity.embedding_size

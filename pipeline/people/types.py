@@ -40,10 +40,6 @@ class PostRequest:
     update_if_older_days: float = 0.0  # only a reference that is older is replaced
     similar_limit: int = 0
 
-    @property
-    def is_about_one_face(self) -> bool:
-        return self.update_person_id is not None or self.merge_with is not None
-
 
 @dataclass(frozen=True)
 class PersonView:
@@ -100,14 +96,3 @@ class StoredImage:
     guid: str
     data: bytes
     media_type: str
-
-
-@dataclass(frozen=True)
-class ServiceStats:
-    """Figures for metrics and readiness."""
-
-    directories: int
-    identities: int  # records
-    people: int  # a merged set is one
-    index_bytes: int
-    queued_images: int  # that wait for the models

@@ -9,32 +9,28 @@ from collections.abc import Iterator, Sequence
 
 from pipeline.errors import CorrectionImpossible, UndoBlocked
 from pipeline.people.correction_plan import Plan, contradicts
-from pipeline.people.directory import Directory
-from pipeline.people.reference_pictures import Pictures
-from pipeline.store import FACE_COLUMNS, NEVER_UNDONE, USER, Correction, CorrectionRequest, LocalStore, Rows
+from pipeline.store import FACE_COLUMNS, NEVER_UNDONE, USER, Correction, CorrectionRequest, Rows
 
 
-def undone(client: LocalStore, directory: Directory, request: CorrectionRequest, pictures: Pictures) -> Plan:
-    """The way back from the correction that is asked for, or from the last one of the origin. Raises
+def undo(plan: Plan, request: CorrectionRequest) -> None:
+    """Plans the way back from the correction that is asked for, or from the last one of the origin. Raises
     CorrectionImpossible, UndoBlocked, PictureMissing."""
-    plan = Plan(client, directory, pictures)
-    last = plan.undoes = _wanted(client, directory, request)
-    known = {person_id: directory.get(person_id) for person_id in (*last.after.persons, *last.after.references)}
+    last = plan.undoes = _wanted(plan, request)
+    known = {person_id: plan.directory.get(person_id) for person_id in (*last.after.persons, *last.after.references)}
     for what in (*_changed_since(plan, last.before, last.after), *_lost_vectors(last)):
         raise UndoBlocked(correction_id=last.correction_id, kind=last.kind, detail=what)
     wanted = [face_id for face_id in last.before.references.values() if face_id is not None]
     by_id = {face.face_id: face for face in plan.faces(wanted)}
     for person_id, face_id in last.before.references.items():
         if face_id is not None:
-            pictures.pick(person_id, [by_id[face_id]])
+            plan.pictures.pick(person_id, [by_id[face_id]])
     plan.known = {person_id: record for person_id, record in known.items() if record is not None}
-    return plan
 
 
-def _wanted(client: LocalStore, directory: Directory, request: CorrectionRequest) -> Correction:
+def _wanted(plan: Plan, request: CorrectionRequest) -> Correction:
     """The correction to undo. Raises CorrectionImpossible."""
     number, origin = request.correction_id, request.undo_origin
-    wanted = client.correction_to_undo(directory.account_id, directory.name, number, origin)
+    wanted = plan.client.correction_to_undo(request.account_id, request.directory, number, origin)
     if wanted is None and number is None:
         by = "" if origin == USER else f" of the origin {origin}"
         raise CorrectionImpossible(detail=f"There is no correction to undo{by}.")

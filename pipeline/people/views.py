@@ -62,11 +62,11 @@ def _view(record: PersonRecord, members: Sequence[PersonRecord]) -> PersonView:
     )
 
 
-def most_similar(decision: Decision, identical: Sequence[int | None], limit: int) -> list[list[SimilarPerson]]:
+def most_similar(decision: Decision, limit: int) -> list[list[SimilarPerson]]:
     """For each decided face at most `limit` roots, best first, one entry per root (contract, 4.3 rule 3), as they were
-    when it was decided. `identical`: for each face the position of the reference of the same image; that identity comes
-    first, at distance 0."""
+    when it was decided. The identity whose reference is of the same image comes first, at distance 0."""
     index, count = decision.view.index, limit
+    identical = [index.find_identical(s.image_hashes, s.face.box) for s in decision.sightings]
     while True:
         positions, scores = decision.matcher.top_k(index, decision.faces.embeddings, count)
         people = [

@@ -32,7 +32,6 @@ class FacePictures:
         self._folder = folder
         self._key = key
         self._decoder = Decoder(decode)
-        self._max_bytes = decode.max_bytes
         self._pixels, self._bytes = MOST_PIXELS, MOST_BYTES
         self._cuts: dict[int, str | None] = {}  # by face
         self.person_ids: set[str] = set()  # of those who are shown or named
@@ -66,7 +65,7 @@ class FacePictures:
 
     def _cut(self, face: Mapping[str, Any]) -> str | None:
         try:
-            photo = photo_again(face["path"], face["sha256"], self._decoder, self._max_bytes)
+            photo = photo_again(face["path"], face["sha256"], self._decoder)
         except ImageRejected:
             return None
         (pixels,) = cut_faces(photo, np.array([[face[name] for name in ("x1", "y1", "x2", "y2")]], np.float32))

@@ -82,12 +82,12 @@ def make_app(
     )
 
     def gauges() -> dict[str, tuple[str, float]]:
-        stats = service.stats()
+        directories = service.directories.all()
         return {
-            "directories": ("Directories that hold an identity.", stats.directories),
-            "identities": ("References in the index.", stats.identities),
-            "index_bytes": ("Memory of the index.", stats.index_bytes),
-            "queued_images": ("Images that wait for the models.", stats.queued_images),
+            "directories": ("Directories that hold an identity.", len(directories)),
+            "identities": ("References in the index.", sum(map(len, directories))),
+            "index_bytes": ("Memory of the index.", sum(each.memory_bytes for each in directories)),
+            "queued_images": ("Images that wait for the models.", service.batcher.queued),
             "pending_posts": ("Posts at work or waiting for a thread.", posts.pending),
             "pending_calls": ("Other requests at work or waiting for a thread.", calls.pending),
             "body_bytes": ("Memory of the bodies in hand.", bodies.budget.taken),

@@ -23,6 +23,7 @@ from pipeline.serve.request_body import MAX_JSON_BYTES
 from pipeline.serve.request_parsing import json_object, person_id, person_ids, post_request, rest_of_path
 from pipeline.serve.responses import json_response, request_id, tagged_response
 from pipeline.serve.serializer import CLOUD, MAX_CHANGES, changes_json
+from pipeline.store import API, NO_CHANGE, CorrectionRequest, PersonChange
 
 EXTERNAL_PREFIX: Final = "/people/external/"
 _MAY_CHANGE: Final = "private, no-cache"  # the face of a person can be replaced: ask each time
@@ -75,32 +76,37 @@ async def put(context: Context, request: Request) -> Response:
     who = person_id(request)
     async with context.bodies.body(request, call.account_id, MAX_JSON_BYTES) as data:
         change = person_change(json_object(data)) if data else person_headers(request)
-    await context.calls.run(lambda: context.service.update_person(*call.place, who, change))
+    await context.calls.run(lambda: _correct(call, "update", [who], change))
     return json_response({}, 202)
 
 
 def delete(call: Call) -> Response:
-    recursive = call.query.flag("recursive", False)
-    call.service.delete_person(*call.place, person_id(call.request), recursive=recursive)
+    _correct(call, "delete_merged" if call.query.flag("recursive", False) else "delete", [person_id(call.request)])
     return Response(status_code=204)
 
 
 def merge(call: Call) -> Response:
     ids, change = person_ids(call.body), person_change(call.body, ("personIds",))
-    call.service.merge(*call.place, ids, change, override=call.query.flag("override", False))
+    _correct(call, "merge", ids, change, anyway=call.query.flag("override", False))
     return json_response({}, 202)
 
 
 def unmerge(call: Call) -> Response:
-    call.service.unmerge(*call.place, person_ids(call.body))
+    _correct(call, "unmerge", person_ids(call.body))
     return json_response({}, 202)
+
+
+def _correct(
+    call: Call, kind: str, ids: Sequence[str], change: PersonChange = NO_CHANGE, *, anyway: bool = False
+) -> None:
+    call.service.correct(CorrectionRequest(*call.place, kind, ids, change=change, anyway=anyway, origin=API))
 
 
 def changes(call: Call) -> Json:
     if not call.context.settings.serve.changes:
         raise RouteUnknown
     since, limit = call.query.whole("since", 0, 0), call.query.whole("limit", 1000, 1, MAX_CHANGES)
-    return changes_json(call.service.changes(call.account_id, since, limit))
+    return changes_json(call.context.store.changes(since, call.account_id, limit))
 
 
 # Images
@@ -117,9 +123,10 @@ def stored_object(call: Call) -> Response:
 
 
 def image_key(call: Call) -> Json:
-    if not _at_rest(call):
+    key = call.context.store.image_key(call.account_id) if _at_rest(call) else None
+    if key is None:
         raise ObjectUnknown()
-    return {"key": base64.b64encode(call.service.image_key(call.account_id)).decode()}
+    return {"key": base64.b64encode(key).decode()}
 
 
 def _at_rest(call: Call) -> bool:

@@ -82,7 +82,8 @@ def serve(store: Path, settings: Settings, announce: Callable[[Listening], None]
         _warm_up(extractor)
         stack.enter_context(open_admin_port(held, auth.drop))
         urls = [_url(settings.serve, listener) for listener in sockets]
-        listening = Listening(urls[0], urls[-1], service.stats().people)
+        people = sum(directory.people for directory in service.directories.all())
+        listening = Listening(urls[0], urls[-1], people)
 
         def on_listening() -> None:
             ready.set()

@@ -202,8 +202,7 @@ class HostWork:
             store.write_run_shard(run.run_id, 0, self.table, {})
         with meter.part("rows"):
             read_rows(manifest, self.table)
-        most = self.settings.decode.max_bytes
-        enroller = Enroller(store.local, run, self._decoder, Directories(store.local), most, held=self._held)
+        enroller = Enroller(store.local, run, self._decoder, Directories(store.local), held=self._held)
         with ExitStack() as metered:
             encoding = _metered(meter, "encode", enroller._add_pictures, self._same_pictures)
             metered.enter_context(patch.object(enroller, "_add_pictures", encoding))

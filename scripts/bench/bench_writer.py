@@ -191,7 +191,7 @@ def write(task: Task, crop_bytes: int, work: Path) -> Writing:
             run = client.unfinished_run("photos", client.account_id(USER))
             assert run is not None
             settings, directories = load_settings(environ={}), Directories(client)
-            enroller = Enroller(client, run, Decoder(settings.decode), directories, settings.decode.max_bytes)
+            enroller = Enroller(client, run, Decoder(settings.decode), directories)
             process = psutil.Process()
             rss, begun = process.memory_info().rss, time.perf_counter()
             with directories.using_all(run.account_id, {"main"}):

@@ -19,7 +19,7 @@ from pipeline.evaluation.calibration import CalibrationFit, check_rate, fit_cali
 from pipeline.evaluation.pair_distances import score_everybody, score_list, scored_of_list
 from pipeline.evaluation.report import Skipped
 from pipeline.jobs.calibration_file import read_calibration, write_calibration
-from pipeline.jobs.store_settings import settings_of_store, settle_threshold
+from pipeline.jobs.store_identity import settings_of_store, settle_threshold
 from pipeline.matching.calibration import Calibration
 from pipeline.matching.match import Matcher
 from pipeline.matching.score import contract_distance

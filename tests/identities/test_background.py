@@ -6,6 +6,7 @@ import pytest
 
 from pipeline.errors import StoreError, StoreUnwritable
 from pipeline.people.background import Housekeeper
+from tests.asking import ask_for
 from tests.identities.planted import Poster, service, somebody
 from tests.store.store_samples import failing_at
 from tests.waiting import until
@@ -18,7 +19,7 @@ def test_a_quiet_store_is_folded(poster: Poster) -> None:
     keeper = Housekeeper(client, 0.05)
     keeper.note_change()
     until(lambda: client.pending_embeddings() == 0)
-    poster.people.delete_person(poster.account, "main", poster.records()[0].person_id)
+    ask_for(poster.people, "delete", poster.account, "main", [poster.records()[0].person_id])
     keeper.note_change()
     until(lambda: not list(client.path.glob("embeddings/*/*.parquet")))
     keeper.close()
@@ -47,7 +48,7 @@ def test_a_picture_that_could_not_be_deleted_is_deleted_later(poster: Poster) ->
     client = poster.client
     poster.one(somebody(0))
     with failing_at("unlink", StoreUnwritable(path=client.path, detail="planted")):
-        poster.people.delete_person(poster.account, "main", poster.records()[0].person_id)
+        ask_for(poster.people, "delete", poster.account, "main", [poster.records()[0].person_id])
     assert list(client.path.glob("objects/*/*/*"))
     keeper = Housekeeper(client, 0.05)
     until(lambda: not list(client.path.glob("objects/*/*/*")))

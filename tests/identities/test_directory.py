@@ -74,7 +74,7 @@ def test_loading_again_replaces_what_was_there(directory: Directory) -> None:
     assert best(directory, somebody(7)) == "p1"
     assert len(directory.view().index) == 1
     assert directory.records() == directory.with_external_id("e") == [record]
-    assert directory.person_of_image("p1-1") is None
+    assert not directory.has_image("p1-1")
     put(directory, 4, somebody(4))
     assert best(directory, somebody(4)) == "p4"
 

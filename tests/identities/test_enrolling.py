@@ -19,6 +19,7 @@ from pipeline.store.checks.check import check_store
 from pipeline.store.commits.shard import PreparedShard
 from pipeline.store.local import LocalStore
 from pipeline.store.records import RunRow, ShardCommit
+from tests.asking import ask_for
 from tests.serve.coded import SIZE, service_of
 
 FACES = (Shown(1), Shown(2), Shown(3), Shown(4))
@@ -98,7 +99,7 @@ def test_somebody_of_the_shard_comes_in_meanwhile(enrolment: Enrolment) -> None:
 
 def test_the_matched_person_is_deleted_meanwhile(enrolment: Enrolment) -> None:
     person_id = enrolment.post(Shown(3, 5))
-    enrolment.enrol(lambda: enrolment.service.delete_person(enrolment.account, "main", person_id))
+    enrolment.enrol(lambda: ask_for(enrolment.service, "delete", enrolment.account, "main", [person_id]))
     assert enrolment.decided == 2
     assert enrolment.occurrences() == {1: 1, 2: 1, 3: 1, 4: 1}
     assert person_id not in {view.record.person_id for view in enrolment.service.people(enrolment.account, "main")}

@@ -16,6 +16,7 @@ from pipeline.matching.references import ReferenceIndex
 from pipeline.store import cleanup
 from pipeline.store.files import faults
 from pipeline.store.records import Committed, References
+from tests.asking import ask_for
 from tests.identities.planted import Face, PlantedExtractor, Poster, near, somebody
 from tests.serve.coded import SIZE, service_of
 
@@ -66,7 +67,7 @@ def test_a_deletion_that_failed_after_its_transaction_is_known(poster: Poster, f
     first, second = poster.records()
     fail_once("change.committed")
     with pytest.raises(StoreUnwritable):
-        poster.people.delete_person(poster.account, "main", first.person_id)
+        ask_for(poster.people, "delete", poster.account, "main", [first.person_id])
     assert poster.records() == poster.stored() == [second]
     with pytest.raises(PersonUnknown):
         poster.people.face_image(poster.account, "main", first.person_id)
@@ -123,10 +124,10 @@ def test_while_the_store_cannot_be_read_nothing_is_decided_on_what_is_in_doubt(
 
 def test_a_refused_request_reads_nothing_again(poster: Poster, monkeypatch: pytest.MonkeyPatch) -> None:
     poster.people.people(poster.account, "main")
-    with poster.people._directories.using(poster.account, "main"):  # so that it is not forgotten
+    with poster.people.directories.using(poster.account, "main"):  # so that it is not forgotten
         monkeypatch.setattr(poster.client, "references", None)
         with pytest.raises(PersonUnknown):
-            poster.people.delete_person(poster.account, "main", "00000000-0000-0000-0000-000000000000")
+            ask_for(poster.people, "delete", poster.account, "main", ["00000000-0000-0000-0000-000000000000"])
 
 
 def test_a_shard_that_failed_after_its_transaction_is_known(tmp_path: Path, fail_once: FailOnce) -> None:

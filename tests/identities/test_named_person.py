@@ -12,6 +12,7 @@ import pytest
 from pipeline.errors import ExternalIdTaken, PersonUnknown
 from pipeline.store.catalog.connection import Catalog
 from pipeline.store.local import LocalStore
+from tests.asking import ask_for
 from tests.identities.planted import Face, Poster, near, person_of, somebody
 
 NOBODY = str(uuid.UUID(int=1))
@@ -82,7 +83,7 @@ def test_the_identical_image_is_the_named_persons_own(poster: Poster, ids: Seque
 
 
 def test_a_named_child_is_updated_and_its_root_answered(poster: Poster, ids: Sequence[str]) -> None:
-    poster.people.merge(poster.account, "main", ids[:2])
+    ask_for(poster.people, "merge", poster.account, "main", ids[:2])
     (face,) = poster.post(Face(near(1, 0.2)), update_person_id=ids[1], name="Ann with glasses").faces
     assert person_of(face).record.person_id == ids[0]
     assert [record.name for record in poster.records()] == ["Ann", "Ann with glasses", "Cleo"]
@@ -129,7 +130,7 @@ def test_a_new_person_is_merged_at_once(poster: Poster, ids: Sequence[str]) -> N
     new = poster.records()[-1]
     assert (new.name, new.parent_id) == ("Ann as a child", ids[0])
     assert poster.stored() == poster.records()
-    poster.people.unmerge(poster.account, "main", [ids[0]])
+    ask_for(poster.people, "unmerge", poster.account, "main", [ids[0]])
     assert poster.records()[-1].parent_id is None
 
 
@@ -140,9 +141,9 @@ def test_a_matched_person_is_merged(poster: Poster, ids: Sequence[str]) -> None:
     assert poster.post(Face(near(0, 0.2)), merge_with=ids[2], insert=False).account_updated
     parents = [record.parent_id for record in poster.records()]
     merged = poster.all()
-    poster.people.unmerge(poster.account, "main", [ids[1]])
-    poster.people.merge(poster.account, "main", ids[1:])
-    poster.people.merge(poster.account, "main", [ids[2], ids[0]])
+    ask_for(poster.people, "unmerge", poster.account, "main", [ids[1]])
+    ask_for(poster.people, "merge", poster.account, "main", ids[1:])
+    ask_for(poster.people, "merge", poster.account, "main", [ids[2], ids[0]])
     assert [record.parent_id for record in poster.records()] == parents
     assert len({view.root.person_id for view in merged}) == 1
     assert not poster.post(Face(somebody(2)), merge_with=ids[0], update=False).account_updated
@@ -167,7 +168,7 @@ def test_parallel_merges_make_one_person(poster: Poster, ids: Sequence[str]) -> 
             updated = [each.result().account_updated for each in posts]
             assert any(updated)
             assert len({view.root.person_id for view in poster.all()}) == 1
-            poster.people.unmerge(poster.account, "main", ids)
+            ask_for(poster.people, "unmerge", poster.account, "main", ids)
 
 
 # Conditions

@@ -13,6 +13,7 @@ from pipeline.errors import ExternalIdTaken, ImageRejected, PersonHeadersRequire
 from pipeline.matching.score import similarity_score
 from pipeline.people.types import PersonView, PostRequest
 from pipeline.store.local import LocalStore
+from tests.asking import ask_for
 from tests.identities.planted import Face, Poster, near, person_of, service, somebody
 
 RECOGNISE = {"insert": False, "update": False}
@@ -229,7 +230,7 @@ def test_a_conflict_keeps_another_face_of_the_photo_from_the_person_too(poster: 
 def test_a_conflict_is_about_the_record_that_matched(poster: Poster) -> None:
     for vector, name in ((somebody(0), "Ann"), (somebody(1), "Ann with glasses")):
         poster.one(vector, name=name)
-    poster.people.merge(poster.account, "main", ids(poster.all()))
+    ask_for(poster.people, "merge", poster.account, "main", ids(poster.all()))
     assert poster.one(near(1, 0.4), name="Ann with glasses").conflict is None
     assert poster.one(near(1, 0.4), name="Ann").conflict == "name"
 
@@ -267,7 +268,7 @@ def test_similar_is_what_was_there_before_one_entry_per_root(poster: Poster) -> 
     assert len(asked) == 3
     assert [similar.score for similar in asked] == sorted((similar.score for similar in asked), reverse=True)
     assert poster.one(somebody(0), **RECOGNISE).similar is None
-    poster.people.merge(poster.account, "main", all_ids[:2])
+    ask_for(poster.people, "merge", poster.account, "main", all_ids[:2])
     merged = poster.one(near(0, 0.1, towards=3), similar_limit=3, **RECOGNISE).similar
     assert merged is not None
     assert [similar.person.record.person_id for similar in merged] == [all_ids[0], *all_ids[2:]]
@@ -291,7 +292,7 @@ def test_a_merged_person_answers_as_its_root(poster: Poster) -> None:
     for vector, name in ((somebody(0), "Ann"), (somebody(1), "Ann with glasses")):
         poster.one(vector, name=name)
     root, child = poster.all()
-    poster.people.merge(poster.account, "main", [child.record.person_id, root.record.person_id])
+    ask_for(poster.people, "merge", poster.account, "main", [child.record.person_id, root.record.person_id])
     person = person_of(poster.one(near(1, 0.4), name="Ann in 2026"))
     assert (person.record.person_id, person.record.name) == (root.record.person_id, "Ann")
     assert person.occurrence == 3
@@ -304,7 +305,7 @@ def test_a_merged_person_answers_as_its_root(poster: Poster) -> None:
 def test_two_records_of_a_merged_person_in_one_photo_count_once(poster: Poster) -> None:
     for vector in (somebody(0), somebody(1)):
         poster.one(vector)
-    poster.people.merge(poster.account, "main", ids(poster.all()))
+    ask_for(poster.people, "merge", poster.account, "main", ids(poster.all()))
     result = poster.post(Face(near(0, 0.1), side=90), Face(near(1, 0.1), x=100), update=False)
     assert [face.person.occurrence for face in result.faces if face.person] == [3, 3]
 
@@ -364,7 +365,7 @@ def test_parallel_updates_and_deletes_end_in_a_whole_store(poster: Poster, full:
         person = person_of(poster.one(near(k % 4, 0.02 * (k % 7), towards=14)))
         if k % 5 == 0:
             with suppress(PersonUnknown):  # another thread was faster
-                poster.people.delete_person(poster.account, "main", person.record.person_id)
+                ask_for(poster.people, "delete", poster.account, "main", [person.record.person_id])
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(work, range(60 if full else 25)))
@@ -375,8 +376,8 @@ def test_a_restarted_service_answers_the_same(poster: Poster, client: LocalStore
     for k in range(6):
         poster.one(somebody(k), name=f"Person {k}", external_id=f"e{k}")
     everyone = ids(poster.all())
-    poster.people.merge(poster.account, "main", everyone[1:3])
-    poster.people.delete_person(poster.account, "main", everyone[4])
+    ask_for(poster.people, "merge", poster.account, "main", everyone[1:3])
+    ask_for(poster.people, "delete", poster.account, "main", [everyone[4]])
     poster.one(near(0, 0.3), name="Zoe")
     before = poster.all()
     again = Poster(client, service(client, poster.extractor), poster.extractor, poster.account)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pipeline.matching.calibration import Calibration
 from pipeline.matching.match import Matcher
 from pipeline.models.registry import REGISTRY
-from pipeline.people.same_faces import PlacedFace, place_bound, same_faces
+from pipeline.people.changed_photos import PlacedFace, place_bound, same_faces
 
 CALIBRATION = Calibration()
 LIKE, BOUND = Matcher(CALIBRATION, 0.54), Matcher(CALIBRATION, 1.08)

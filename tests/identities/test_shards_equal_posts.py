@@ -23,6 +23,7 @@ from pipeline.people.service import IdentityService
 from pipeline.people.types import FaceResult, PostRequest
 from pipeline.store.local import LocalStore
 from pipeline.types import DUPLICATE, NO_FACE, OK
+from tests.asking import ask_for
 from tests.identities.planted import SIZE, Face, PlantedExtractor, near, settings
 
 DIRECTORIES = ("main", "second", "third")
@@ -116,7 +117,7 @@ class World:
             persons = [view.record.person_id for view in self.people.people(account, directory)]
             for pair in pairs:
                 if max(pair) < len(persons):
-                    self.people.merge(account, directory, [persons[k] for k in pair])
+                    ask_for(self.people, "merge", account, directory, [persons[k] for k in pair])
 
     def enrol(self, account: int, archive: Archive, rows: Sequence[Row], photos: list[list[bytes]]) -> str:
         """A run of these rows, planned and extracted as the command does it."""

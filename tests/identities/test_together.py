@@ -16,6 +16,7 @@ from pipeline.people import changes
 from pipeline.people.types import FaceResult, PostRequest, PostResult
 from pipeline.store import Catalog, LocalStore, ReferenceOrigin
 from pipeline.store.files import faults
+from tests.asking import ask_for
 from tests.identities.planted import SIZE, Face, Poster, near, person_of, somebody
 from tests.waiting import until
 
@@ -65,7 +66,7 @@ class HeldUpPosts(Poster):
 
     def waits(self, answer: Future[PostResult]) -> None:
         """The post waits for the one that is held up, not for the writer thread."""
-        lock = self.people._directories.all()[0].lock
+        lock = self.people.directories.all()[0].lock
         until(lambda: lock.waiting_alone > 0 or answer.done())
         assert not answer.done()
 
@@ -176,8 +177,8 @@ def test_an_external_id_under_way_is_taken(posts: HeldUpPosts) -> None:
 def test_a_deletion_waits_for_posts_under_way(posts: HeldUpPosts) -> None:
     person_id = id_of(posts.begin(posts.photo(somebody(0))))
     with posts.held_up(posts.photo(somebody(1))) as under_way:
-        deletion = posts.pool.submit(posts.people.delete_person, posts.account, "main", person_id)
-        until(lambda: posts.people._directories.all()[0].lock.waiting_alone == 1)
+        deletion = posts.pool.submit(ask_for, posts.people, "delete", posts.account, "main", [person_id])
+        until(lambda: posts.people.directories.all()[0].lock.waiting_alone == 1)
         assert not deletion.done()
     deletion.result(WAIT_S)
     assert face_of(under_way).inserted

@@ -16,7 +16,6 @@ import pytest
 from pipeline.config import SecuritySettings, Settings
 from pipeline.errors import MasterKeyMissing, MasterKeyWrong, StoreMismatch
 from pipeline.jobs.run import RunRequest, extract, group, run, scan
-from pipeline.jobs.search import search
 from pipeline.jobs.store_identity import make_identity
 from pipeline.store.checks.check import check_store
 from pipeline.store.local import LocalStore
@@ -24,6 +23,7 @@ from pipeline.store.master_key import load_master_key
 from tests.cli.report import facepipe, report_of
 from tests.integration.conftest import RecordedProgress
 from tests.integration.snapshot import assert_whole, snapshot
+from tests.searching import search
 
 pytestmark = pytest.mark.usefixtures("loaded_once")
 

@@ -24,8 +24,7 @@ from pipeline.extraction.extractor import BatchExtractor
 from pipeline.extraction.images.decode import Decoder
 from pipeline.jobs.calibration_file import write_calibration
 from pipeline.jobs.store import Store
-from pipeline.jobs.store_identity import make_identity
-from pipeline.jobs.store_settings import settle_threshold
+from pipeline.jobs.store_identity import make_identity, settle_threshold
 from pipeline.matching.calibration import Calibration
 from pipeline.models.registry import weight_set
 from pipeline.store.catalog.opening import has_store

@@ -17,13 +17,13 @@ from pipeline.extraction import stored_picture
 from pipeline.extraction.images.decode import Decoder
 from pipeline.jobs.doctor import OK, WARN, Finding, examine
 from pipeline.jobs.run import RunRequest, extract, group, run, scan
-from pipeline.jobs.search import search
 from pipeline.matching.calibration import Calibration
 from pipeline.store.files import faults
 from pipeline.store.local import LocalStore
 from pipeline.types import ByteArray, DecodedImage
 from tests.integration.conftest import RecordedProgress, Runner
 from tests.integration.snapshot import assert_whole, occurrences, pictures, snapshot
+from tests.searching import search
 from tests.waiting import until
 
 

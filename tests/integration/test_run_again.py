@@ -124,7 +124,7 @@ def test_a_second_run_opens_only_what_changed(
     opened.clear()
     (photos / "a2.png").touch()
     (photos / "g1.webp").replace(photos / "b1.jpg")
-    assert dry_run(RunRequest(photos, tmp_path / "store", settings)).counts.changed == 1
+    assert dry_run(RunRequest(photos, tmp_path / "store", settings)).changed == 1
     assert sorted(opened) == ["a2.png", "b1.jpg"]
     opened.clear()
     report = runner(photos)
@@ -144,7 +144,7 @@ def test_a_dry_run_goes_by_what_is_fixed_in_the_store(two: Path, settings: Setti
     assert run(RunRequest(two, store, small)).new == 3
     (two / "large.jpg").write_bytes(bytes(100_001))
     tried = dry_run(RunRequest(two, store, settings))
-    assert (tried.counts.new, tried.to_decode, dict(tried.rejected)) == (1, 0, {"too_large": 1})
+    assert (tried.new, tried.to_decode, dict(tried.rejected)) == (1, 0, {"too_large": 1})
     with pytest.raises(StoreMismatch):
         dry_run(RunRequest(two, store, other))
     assert dict(run(RunRequest(two, store, settings)).statuses) == {"too_large": 1}
@@ -172,7 +172,7 @@ def test_a_moved_photo_keeps_all_it_has(photos: Path, runner: Runner, settings: 
         (photos / old).rename(photos / new)
     shutil.copy(photos / "b1.jpg", photos / "b1-copy.jpg")  # a new sighting: the old path is there
     tried = dry_run(RunRequest(photos, store, settings))
-    assert (tried.counts.moved, tried.counts.new, tried.counts.vanished, tried.to_decode) == (4, 1, 0, 0)
+    assert (tried.moved, tried.new, tried.vanished, tried.to_decode) == (4, 1, 0, 0)
     assert _places(store) == before
     report = runner(photos)
     assert (report.moved, report.vanished, report.new, report.changed, report.already_in) == (4, 0, 1, 0, 6)

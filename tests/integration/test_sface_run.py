@@ -12,11 +12,11 @@ from PIL import Image
 from pipeline.config import Settings
 from pipeline.errors import StoreMismatch
 from pipeline.jobs.models import load_extractor
-from pipeline.jobs.search import search
 from pipeline.jobs.store_identity import make_identity
 from pipeline.store.local import LocalStore
 from tests.integration.conftest import Runner
 from tests.integration.snapshot import snapshot
+from tests.searching import search
 from tests.serve.live import live_server
 
 

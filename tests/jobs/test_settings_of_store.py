@@ -12,8 +12,7 @@ import pytest
 from pipeline.config import Settings, load_settings
 from pipeline.errors import BadValue, CalibrationInvalid, StoreMismatch
 from pipeline.jobs.calibration_file import read_calibration, write_calibration
-from pipeline.jobs.store_identity import make_identity
-from pipeline.jobs.store_settings import settings_of_store
+from pipeline.jobs.store_identity import make_identity, settings_of_store
 from pipeline.matching.calibration import Calibration
 from pipeline.store.records import StoreIdentity
 

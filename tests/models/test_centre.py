@@ -13,8 +13,7 @@ from pipeline.config import EmbedSettings, ModelSettings, Settings
 from pipeline.errors import StoreMismatch, WeightsCorrupt
 from pipeline.extraction.embed import load_embedder
 from pipeline.jobs.models import load_extractor
-from pipeline.jobs.store_identity import make_identity
-from pipeline.jobs.store_settings import settings_of_store
+from pipeline.jobs.store_identity import make_identity, settings_of_store
 from pipeline.models import weights
 from pipeline.models.registry import CASIA_WEBFACE, EMBEDDERS, weight_set
 from pipeline.models.weights import centre_file, load_centre, resolve, verify

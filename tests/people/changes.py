@@ -25,6 +25,7 @@ from pipeline.people.types import PostRequest
 from pipeline.store.local import LocalStore
 from pipeline.store.records import API, NO_CHANGE, CorrectionRequest, PersonChange, ScanNotes, SourceMove
 from pipeline.store.schema import TABLES
+from tests.asking import ask_for
 from tests.people.coded_archive import SETTINGS, SIZE, make_store, run_over, serving, write_photo
 
 PHOTOS = {
@@ -127,8 +128,8 @@ def prepare(folder: Path) -> Path:
         with serving(store) as service:
             ids = [view.record.person_id for view in service.people(1, "main")]
             for person_id, name in zip(ids, ("Ann", "Berta", None, "Dora", "Eve", "Fay"), strict=False):
-                service.update_person(1, "main", person_id, PersonChange(name=name, ignored=name == "Dora"))
-            service.merge(1, "main", ids[4:6])
+                ask_for(service, "update", 1, "main", [person_id], PersonChange(name=name, ignored=name == "Dora"))
+            ask_for(service, "merge", 1, "main", ids[4:6])
             service.post(1, "main", photo(POSTED), PostRequest(name="Gus"))
         with LocalStore.open(store, command="prepare") as opened:
             opened.note_scan(str(source), 1, ScanNotes(gone=[5]))

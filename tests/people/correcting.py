@@ -75,7 +75,7 @@ class People:
 
     def state(self) -> dict[str, Any]:
         """All that corrections may change, in the store and in memory; without pictures' names and times."""
-        with self.service._directories.using(self.account, "main") as opened:
+        with self.service.directories.using(self.account, "main") as opened:
             records = [replace(record, modified_at=record.added_at, image_guid=None) for record in opened.records()]
             index = {p: opened.reference_of(p)[1] is not None for p in (record.person_id for record in records)}
         stored = self.client.references(self.account, "main")

@@ -473,7 +473,7 @@ def test_who_is_on_no_photo_that_can_be_read_is_known_without_a_picture(
     archive.write("b.png", Shown(1, 1))
     archive.run()
     (person,) = archive.persons()
-    monkeypatch.setattr(reference_pictures.PictureReader, "read", lambda *_: None)
+    monkeypatch.setattr(reference_pictures.Pictures, "_picture_of", lambda *_: None)
     archive.write("a.png", Shown(2))
     archive.run()
     assert archive.faces()["b.png", 0]["reference"]
@@ -583,7 +583,7 @@ def test_beside_a_server_what_is_put_right_meanwhile_counts(
         wanted, done = change, run_over(archive.photos, archive.store)
         assert done.changed == 1
         if service is not None:
-            with service._directories.using(1, "main") as opened:
+            with service.directories.using(1, "main") as opened:
                 records = {record.person_id: record.name for record in opened.records()}
     assert problems(archive.store) == []
     row = archive.faces().get(("a.png", 0))

@@ -15,6 +15,7 @@ from pipeline.errors import ChangesUnknown, CorrectionImpossible, PersonUnknown,
 from pipeline.people.types import PostRequest
 from pipeline.store.local import LocalStore
 from pipeline.store.records import ChangeEntry, PersonChange
+from tests.asking import ask_for
 from tests.people.correcting import People
 from tests.store.store_samples import Asked, commit, of_version, persons_of
 
@@ -39,9 +40,9 @@ def test_each_kind_of_change_is_told_once(people: People) -> None:
     one, two, three = people.one, people.two, people.three
     start = now(people)
     named = people.correct("name", one, change=PersonChange(name="Ann"))
-    people.service.merge(people.account, "main", [one, two])
+    ask_for(people.service, "merge", people.account, "main", [one, two])
     people.correct("undo", correction_id=named.correction_id)
-    people.service.unmerge(people.account, "main", [two])
+    ask_for(people.service, "unmerge", people.account, "main", [two])
     (face,) = people.service.post(people.account, "main", photo(Shown(100)), PostRequest(name="X")).faces
     people.correct("forget", three)
     entries = since(people, start)
@@ -116,9 +117,9 @@ def test_entries_stay_when_others_are_forgotten(people: People) -> None:
 def test_a_change_of_several_is_told_of_those_who_stay(people: People) -> None:
     start = now(people)
     people.correct("hide", people.one, people.two)
-    people.service.merge(people.account, "main", [people.one, people.three], PersonChange(name="Ann"))
+    ask_for(people.service, "merge", people.account, "main", [people.one, people.three], PersonChange(name="Ann"))
     people.correct("forget", people.two)
-    people.service.delete_person(people.account, "main", people.three)
+    ask_for(people.service, "delete", people.account, "main", [people.three])
     assert told(since(people, start)) == [
         ("hide", "user", {people.one}, set()),
         ("merge", "api", {people.one}, set()),
@@ -172,14 +173,14 @@ def test_a_copy_that_reads_changes_equals_the_store(people: People) -> None:
             case 0:
                 people.service.post(people.account, "main", photo(Shown(200 + step)), PostRequest(name=f"P{step}"))
             case 1:
-                people.service.merge(people.account, "main", [one, two])
+                ask_for(people.service, "merge", people.account, "main", [one, two])
             case 2:
                 people.correct("name", one, change=PersonChange(name=f"N{step}"))
             case 3:
                 with suppress(CorrectionImpossible, UndoBlocked):
                     people.correct("undo", undo_origin="api" if step % 2 else "user")
             case 4:
-                people.service.delete_person(people.account, "main", one)
+                ask_for(people.service, "delete", people.account, "main", [one])
         if step % 3 == 0:
             number = _read(people, number, copy)
     _read(people, number, copy)

@@ -24,6 +24,7 @@ from pipeline.store.checks.check import check_store
 from pipeline.store.files.objects import object_file
 from pipeline.store.local import LocalStore
 from pipeline.store.records import CorrectionRequest, PersonChange
+from tests.asking import ask_for
 from tests.people.coded_archive import run_over, write_photo
 from tests.people.correcting import People
 from tests.store.store_samples import execute
@@ -188,22 +189,22 @@ def test_all_steps_are_undone_one_after_another(people: People) -> None:
 
 def _renamed(people: People) -> None:
     people.correct("name", people.one, name="Ann")
-    people.service.update_person(people.account, "main", people.one, PersonChange(name="Anna"))
+    ask_for(people.service, "update", people.account, "main", [people.one], PersonChange(name="Anna"))
 
 
 def _tagged(people: People) -> None:
     new = people.correct("split", people.one, faces=(1,)).persons[0]
-    people.service.update_person(people.account, "main", new, PersonChange(tags=("family",)))
+    ask_for(people.service, "update", people.account, "main", [new], PersonChange(tags=("family",)))
 
 
 def _merged(people: People) -> None:
     new = people.correct("split", people.one, faces=(1,)).persons[0]
-    people.service.merge(people.account, "main", [new, people.two])
+    ask_for(people.service, "merge", people.account, "main", [new, people.two])
 
 
 def _merged_and_renamed(people: People) -> None:
     people.correct("merge", people.one, people.two, name="Ann")
-    people.service.update_person(people.account, "main", people.one, PersonChange(name="Anna"))
+    ask_for(people.service, "update", people.account, "main", [people.one], PersonChange(name="Anna"))
 
 
 def _came(people: People) -> None:
@@ -237,9 +238,9 @@ def test_a_later_change_stands_in_the_way(people: People, change: Any, message: 
 
 def test_no_undo_merges_persons_in_a_circle(people: People) -> None:
     people.correct("merge", people.one, people.two)
-    people.service.unmerge(people.account, "main", [people.one])  # undone, two would be below one again
-    people.service.merge(people.account, "main", [people.two, people.three])
-    people.service.merge(people.account, "main", [people.one, people.two])
+    ask_for(people.service, "unmerge", people.account, "main", [people.one])  # undone, two would be below one again
+    ask_for(people.service, "merge", people.account, "main", [people.two, people.three])
+    ask_for(people.service, "merge", people.account, "main", [people.one, people.two])
     before = people.state()
     with pytest.raises(UndoBlocked, match="was merged with the person"):
         people.correct("undo", correction_id=2)

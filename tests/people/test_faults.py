@@ -52,7 +52,7 @@ def served(prepared: Path, path: Path) -> Iterator[tuple[LocalStore, IdentitySer
 def assert_answers_from(store: LocalStore, service: IdentityService) -> None:
     """The memory of the service is what the store holds. What is in doubt is read again before the next change."""
     stored = store.references(1, "main")
-    with service._directories.using(1, "main") as opened, service._directories.writing(opened):
+    with service.directories.using(1, "main") as opened, service.directories.writing(opened):
         assert opened.records() == sorted((*stored.persons, *stored.faceless), key=lambda record: record.seq)
         for person, vector in zip(stored.persons, stored.vectors, strict=True):
             view, position = opened.reference_of(person.person_id)
@@ -128,16 +128,15 @@ def test_a_regroup_waits_for_no_correction_that_failed_after_its_commit(
         people = People(Store(store, SETTINGS, service))
         decisions: list[Plan] = []
 
-        def decide(*args: Any, **how: Any) -> Plan:
-            decided = regroup.regrouped(*args, **how)
-            decisions.append(decided)
+        def decide(plan: Plan, *args: Any) -> None:
+            regroup.regroup(plan, *args)
+            decisions.append(plan)
             if len(decisions) == 1:
                 with pytest.raises(CleanUpLeft), broken_at("commits.write", errno.EIO):
                     people.not_same(nameless, "Gus")
-            return decided
 
         nameless = next(row.person_id for row in people.all() if row.name is None)
-        monkeypatch.setattr(corrections, "regrouped", decide)
+        monkeypatch.setattr(corrections, "regroup", decide)
         people.regroup(MatchSettings(threshold=3.9))
         assert len(decisions) == 2
         roots = {row["person_id"]: row["root_person_id"] for row in store.people(1, "main").to_pylist()}

@@ -20,6 +20,7 @@ from pipeline.store.catalog.connection import Catalog
 from pipeline.store.checks.check import check_store
 from pipeline.store.local import LocalStore
 from pipeline.store.records import NO_ROWS, CorrectionRequest, PersonChange
+from tests.asking import ask_for
 from tests.people.coded_archive import make_store, problems, run_over, serving, write_photo
 from tests.people.correcting import People
 from tests.store.store_samples import failing_at
@@ -104,7 +105,7 @@ def test_who_is_on_no_photo_that_can_be_read_is_known_without_a_picture(
         again = People(client, people.one, people.two, people.three)
         assert again.state()["pictures"][people.one] is None
         assert again.who(Shown(1)) == people.one
-        again.service.update_person(again.account, "main", people.one, PersonChange(tags=("x",)))
+        ask_for(again.service, "update", again.account, "main", [people.one], PersonChange(tags=("x",)))
         assert again.who(Shown(1)) == people.one
         again.service.post(again.account, "main", photo(Shown(1, 9)), PostRequest())  # which replaces the reference
         assert again.service.face_image(again.account, "main", people.one).data

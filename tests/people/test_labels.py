@@ -25,6 +25,7 @@ from pipeline.people.types import PostRequest
 from pipeline.store.local import LocalStore
 from pipeline.store.records import PersonChange
 from pipeline.store.schema import TABLES
+from tests.asking import ask_for
 from tests.people.coded_archive import SETTINGS, make_store, problems, run_over, serving, write_photo
 from tests.store.store_samples import failing_at
 
@@ -137,7 +138,7 @@ def test_a_folder_that_is_renamed_renames_its_person(nights: Nights, held: Ident
     before = nights.owners()
     (nights.photos / "Anna").rename(nights.photos / "Berta")
     tried = dry_run(RunRequest(nights.photos, nights.store, PARENTS))
-    assert (tried.counts.labels_changed, tried.counts.moved) == (2, 2)
+    assert (tried.labels_changed, tried.moved) == (2, 2)
     assert "            2 labels changed" in tried.lines()
     assert nights.names()["a"] == "Anna"
     report = nights.by_folders()
@@ -147,7 +148,7 @@ def test_a_folder_that_is_renamed_renames_its_person(nights: Nights, held: Ident
     assert nights.facts() == []
     assert nights.by_folders().labels_changed == 0
     if held is not None:
-        with held._directories.using(1, "main") as opened:
+        with held.directories.using(1, "main") as opened:
             assert sorted(str(record.name) for record in opened.records()) == ["Berta", "Cid"]
     assert nights.with_people(lambda people: people.undo(origin="label")).kind == "label"
     assert nights.names() == {"a": "Anna", "b": "Anna", "c": "Cid"}
@@ -298,7 +299,7 @@ def test_an_external_id_given_by_hand_is_kept(nights: Nights) -> None:
     nights.shows(a=Shown(1))
     nights.say(a="Anna")
     with serving(nights.store) as service:
-        service.update_person(1, "main", str(nights.owners()["a"]), PersonChange(external_id="7"))
+        ask_for(service, "update", 1, "main", [str(nights.owners()["a"])], PersonChange(external_id="7"))
     assert ids(nights.say(a=("Berta", "8"))) == (0, 0, 1)
     assert ids(nights.say(a="Berta")) == (1, 0, 0)
     assert nights.called() == {"a": ("Berta", "7")}

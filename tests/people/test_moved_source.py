@@ -20,6 +20,7 @@ from pipeline.jobs.run_report import RunReport
 from pipeline.jobs.store import open_store
 from pipeline.store.local import LocalStore
 from pipeline.store.records import CorrectionRequest
+from tests.asking import ask_for
 from tests.integration.conftest import RecordedProgress
 from tests.people.changes import contents
 from tests.people.coded_archive import SETTINGS, make_store, problems, run_over, serving, write_photo
@@ -71,7 +72,7 @@ def moved(photos: Path, night: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_all_stays_but_the_paths(photos: Path, moved: Path, night: Path) -> None:
     before = _rows(night)
     tried = dry_run(RunRequest(moved, night, SETTINGS, moved_from=photos))
-    assert (tried.counts.already_in, tried.counts.new, tried.counts.moved_sources) == (
+    assert (tried.already_in, tried.new, tried.moved_sources) == (
         6,
         0,
         [[str(photos), str(moved)]],
@@ -118,7 +119,7 @@ def test_what_was_forgotten_where_it_was_stays_out(photos: Path, night: Path, tm
     write_photo(new, "c2.png", Shown(2, 5))
     tried = dry_run(RunRequest(new, night, SETTINGS, moved_from=photos))
     report = _run(new, night, photos)
-    assert tried.counts.forgotten_files == report.forgotten_files == [str(new / "c2.png"), str(new / "d3.png")]
+    assert tried.forgotten_files == report.forgotten_files == [str(new / "c2.png"), str(new / "d3.png")]
     write_photo(new, "d3.png", Shown(3, 5))
     assert run_over(new, night).forgotten_files == report.forgotten_files
     assert _paths(night) == [str(new / name) for name in ("a1.png", "a2.png", "b-both.png", "e-poor.png")]
@@ -135,7 +136,7 @@ def test_a_photo_that_showed_only_deleted_people_leaves_digests_alone(
         assert all(str(contents(store)).count(text) >= 1 for text in row.values())
     with serving(night) as service:
         if how == "delete":
-            service.delete_person(1, "main", face["id"])
+            ask_for(service, "delete", 1, "main", [face["id"]])
         else:
             service.correct(CorrectionRequest(1, "main", "forget", [face["id"]]))
     with LocalStore.open(night, command="test") as store:

@@ -28,6 +28,7 @@ from pipeline.people.types import FaceResult, PostRequest
 from pipeline.people.undo import _lost_vectors
 from pipeline.store.local import LocalStore
 from pipeline.store.records import Correction, CorrectionAnswer, PersonChange, Rows
+from tests.asking import ask_for
 from tests.people.broken_disk import broken_at
 from tests.people.coded_archive import fill
 from tests.people.correcting import People
@@ -60,9 +61,17 @@ class TestConstraints:
         people.correct("not_same", people.one, people.two)
         before = people.state()
         with pytest.raises(StatedTwoPeople, match=f"({people.one}|{people.two}).*({people.one}|{people.two})"):
-            people.service.merge(people.account, "main", [people.two, people.one], PersonChange(name="Ann"))
+            ask_for(people.service, "merge", people.account, "main", [people.two, people.one], PersonChange(name="Ann"))
         assert people.state() == before
-        people.service.merge(people.account, "main", [people.two, people.one], PersonChange(name="Ann"), override=True)
+        ask_for(
+            people.service,
+            "merge",
+            people.account,
+            "main",
+            [people.two, people.one],
+            PersonChange(name="Ann"),
+            anyway=True,
+        )
         assert together(people) == {frozenset([people.one, people.two])}
         assert people.facts() == set()
         assert [(each["kind"], each["origin"]) for each in log(people)] == [("not_same", "user"), ("merge", "api")]
@@ -71,9 +80,9 @@ class TestConstraints:
 
     def test_they_bind_those_who_are_merged_with_others(self, people: People) -> None:
         people.correct("not_same", people.one, people.two)
-        people.service.merge(people.account, "main", [people.two, people.three])
+        ask_for(people.service, "merge", people.account, "main", [people.two, people.three])
         with pytest.raises(StatedTwoPeople):
-            people.service.merge(people.account, "main", [people.one, people.three])
+            ask_for(people.service, "merge", people.account, "main", [people.one, people.three])
 
     def test_they_bind_a_post_that_merges(self, people: People) -> None:
         people.correct("not_same", people.one, people.two)
@@ -86,11 +95,11 @@ class TestConstraints:
         assert together(people) == {frozenset([people.two, str(new.new_id)])}
 
     def test_a_user_who_takes_people_apart_states_that_they_are_two(self, people: People) -> None:
-        people.service.merge(people.account, "main", [people.one, people.two])
+        ask_for(people.service, "merge", people.account, "main", [people.one, people.two])
         people.correct("unmerge", people.one)
         assert people.facts() == {("not_same", *sorted((people.one, people.two)))}
         with pytest.raises(StatedTwoPeople):
-            people.service.merge(people.account, "main", [people.one, people.two])
+            ask_for(people.service, "merge", people.account, "main", [people.one, people.two])
         assert post_merging(people, Shown(2), people.one).conflict == "stated-two-people"
         with pytest.raises(StatedTwoPeople):
             people.correct("merge", people.one, people.two)
@@ -99,28 +108,28 @@ class TestConstraints:
 
     def test_all_who_are_taken_apart_are_two(self, people: People) -> None:
         """Also two who were merged with each other before they were with the root."""
-        people.service.merge(people.account, "main", [people.two, people.three])
-        people.service.merge(people.account, "main", [people.one, people.two])
+        ask_for(people.service, "merge", people.account, "main", [people.two, people.three])
+        ask_for(people.service, "merge", people.account, "main", [people.one, people.two])
         people.correct("unmerge", people.two, people.three)
         assert len(people.facts()) == 3 or people.facts() >= {("not_same", *sorted((people.two, people.three)))}
         with pytest.raises(StatedTwoPeople):
-            people.service.merge(people.account, "main", [people.two, people.three])
+            ask_for(people.service, "merge", people.account, "main", [people.two, people.three])
 
     def test_a_request_that_takes_people_apart_binds_a_regroup_and_no_request(self, people: People) -> None:
         strict = MatchSettings(threshold=3.9)
         people.correct("regroup", gate=strict)
         assert together(people)
-        people.service.unmerge(people.account, "main", [people.one])
+        ask_for(people.service, "unmerge", people.account, "main", [people.one])
         apart = together(people)
         assert frozenset([people.one, people.two]) not in {pair for pair in apart if people.one in pair}
         people.correct("regroup", gate=strict)
         assert not any({people.one, people.two} <= each for each in together(people))
-        people.service.merge(people.account, "main", [people.one, people.two])
+        ask_for(people.service, "merge", people.account, "main", [people.one, people.two])
         assert any({people.one, people.two} <= each for each in together(people))
 
     def test_they_bind_an_undo(self, people: People) -> None:
-        people.service.merge(people.account, "main", [people.one, people.two])
-        people.service.unmerge(people.account, "main", [people.one])
+        ask_for(people.service, "merge", people.account, "main", [people.one, people.two])
+        ask_for(people.service, "unmerge", people.account, "main", [people.one])
         people.correct("not_same", people.one, people.two)
         with pytest.raises(UndoBlocked, match="were stated to be two people") as refused:
             people.correct("undo", correction_id=2)
@@ -138,15 +147,15 @@ class TestRequests:
         change = PersonChange(
             name="Ann Ä", first_name="Ann", external_id="7", tags=("a", "b"), ignored=True, metadata={"age": [3]}
         )
-        people.service.update_person(account, "main", people.one, change)
+        ask_for(people.service, "update", account, "main", [people.one], change)
         states.append(people.state())
-        people.service.update_person(account, "main", people.one, change)  # as it is
-        people.service.merge(account, "main", [people.one, people.two], PersonChange(last_name="B"))
+        ask_for(people.service, "update", account, "main", [people.one], change)  # as it is
+        ask_for(people.service, "merge", account, "main", [people.one, people.two], PersonChange(last_name="B"))
         states.append(people.state())
-        people.service.merge(account, "main", [people.one, people.two])  # as it is
-        people.service.unmerge(account, "main", [people.one])
+        ask_for(people.service, "merge", account, "main", [people.one, people.two])  # as it is
+        ask_for(people.service, "unmerge", account, "main", [people.one])
         states.append(people.state())
-        people.service.unmerge(account, "main", [people.one])  # as it is
+        ask_for(people.service, "unmerge", account, "main", [people.one])  # as it is
         post_merging(people, Shown(2), people.three)
         assert [(each["kind"], each["origin"]) for each in log(people)] == [
             ("update", "api"),
@@ -166,7 +175,7 @@ class TestRequests:
     def test_one_puts_no_other_change_out_of_reach(self, people: People) -> None:
         people.correct("hide", people.two)
         people.correct("name", people.one, name="Ann")
-        people.service.update_person(people.account, "main", people.one, PersonChange(name="Anna"))
+        ask_for(people.service, "update", people.account, "main", [people.one], PersonChange(name="Anna"))
         with pytest.raises(UndoBlocked, match="the name of the person"):
             people.correct("undo")
         assert people.correct("undo", correction_id=1).kind == "hide"
@@ -177,14 +186,14 @@ class TestRequests:
     def test_hiding_or_tagging_somebody_with_poor_faces_alone(self, people: People) -> None:
         people.correct("move", people.three, faces=(7,))
         people.correct("forget_photos", media_ids=[next(f.media_id for f in people.faces() if f.face_id == 6)])
-        people.service.update_person(people.account, "main", people.three, PersonChange(tags=["a"]))
+        ask_for(people.service, "update", people.account, "main", [people.three], PersonChange(tags=["a"]))
         assert people.correct("hide", people.three).correction_id is not None
 
     def test_a_person_without_a_face_keeps_a_name(self, people: People) -> None:
         people.correct("name", people.three, name="Cid")
         people.correct("move", people.one, faces=(6,))
         with pytest.raises(CorrectionImpossible, match="no face and would have no name"):
-            people.service.update_person(people.account, "main", people.three, PersonChange(name=""))
+            ask_for(people.service, "update", people.account, "main", [people.three], PersonChange(name=""))
 
     def test_a_merged_newcomer_is_taken_out_again(self, people: People) -> None:
         new = post_merging(people, Shown(9), people.one)
@@ -205,18 +214,18 @@ class TestRequests:
             assert (people.state(), log(people)) == (before, logged), point
         with broken_at("commits.write", errno.EIO), pytest.raises(StoreError):
             post_merging(people, Shown(19), people.one)
-        directories = people.service._directories
+        directories = people.service.directories
         with directories.using(people.account, "main") as opened, directories.writing(opened):
             pass  # what is possibly inconsistent is read again
         assert [len(each) for each in together(people)] == [3]
         assert len(log(people)) == len(logged) + 1
 
     def test_who_is_deleted_leaves_no_trace_in_the_log(self, people: People) -> None:
-        people.service.update_person(people.account, "main", people.one, PersonChange(name="Ann"))
+        ask_for(people.service, "update", people.account, "main", [people.one], PersonChange(name="Ann"))
         people.correct("undo", undo_origin="api")
         people.correct("merge", people.two, people.three, people.one)
         people.correct("undo")
-        people.service.delete_person(people.account, "main", people.one)
+        ask_for(people.service, "delete", people.account, "main", [people.one])
         *others, deletion = log(people)
         assert [each["kind"] for each in (*others, deletion)] == ["merge", "undo", "delete"]
         shown = people.client.read("SELECT * EXCLUDE (gone) FROM core.corrections").to_pylist()
@@ -259,7 +268,7 @@ class TestUndo:
         assert people.state() == before
 
     def test_it_is_the_user_s_whoever_made_what_it_undoes(self, people: People) -> None:
-        people.service.update_person(people.account, "main", people.one, PersonChange(name="Ann"))
+        ask_for(people.service, "update", people.account, "main", [people.one], PersonChange(name="Ann"))
         people.correct("undo", undo_origin="api")
         assert [each["origin"] for each in log(people)] == ["api", "user"]
 
@@ -325,7 +334,7 @@ class TestUndo:
             with pytest.raises(CorrectionImpossible, match=message):
                 people.correct("undo", correction_id=number)
         people.correct("merge", people.one, people.two, people.three)
-        people.service.delete_person(people.account, "main", people.three)
+        ask_for(people.service, "delete", people.account, "main", [people.three])
         with pytest.raises(CorrectionImpossible, match="was deleted since"):
             people.correct("undo", correction_id=1)
 
@@ -387,14 +396,14 @@ def test_undone_in_any_order_the_store_is_whole(template: Path, tmp_path: Path) 
             persons = [ids[pick % len(ids)] for pick in picks[:2]]
             service, account = self.people.service, self.people.account
             before = len(log(self.people))
-            self._try(lambda: (service.unmerge if apart else service.merge)(account, "main", persons))
+            self._try(lambda: ask_for(service, "unmerge" if apart else "merge", account, "main", persons))
             self.made += [row["correction_id"] for row in log(self.people)[before:]]
 
         @rule(name=st.sampled_from(["", "Ann"]), pick=st.integers(0, 5))
         def change(self, name: str, pick: int) -> None:
             ids, before = self._ids(), len(log(self.people))
             change = PersonChange(name=name, tags=["a"] if pick % 2 else [])
-            self._try(lambda: self.people.service.update_person(1, "main", ids[pick % len(ids)], change))
+            self._try(lambda: ask_for(self.people.service, "update", 1, "main", [ids[pick % len(ids)]], change))
             self.made += [row["correction_id"] for row in log(self.people)[before:]]
 
         @rule()
@@ -433,4 +442,4 @@ def test_undone_in_any_order_the_store_is_whole(template: Path, tmp_path: Path) 
 
 def test_an_unknown_person_is_nobody(people: People) -> None:
     with pytest.raises(PersonUnknown):
-        people.service.merge(people.account, "main", [people.one, "00000000-0000-0000-0000-000000000000"])
+        ask_for(people.service, "merge", people.account, "main", [people.one, "00000000-0000-0000-0000-000000000000"])

@@ -16,7 +16,7 @@ from pipeline.extraction.extractor import BatchExtractor
 from pipeline.extraction.images.decode import Decoder
 from pipeline.jobs.models import load_extractor
 from pipeline.jobs.store import open_or_create_store
-from pipeline.jobs.store_settings import settings_of_store
+from pipeline.jobs.store_identity import settings_of_store
 from pipeline.people.service import IdentityService
 from pipeline.serve.app import make_app, make_authenticator
 from pipeline.serve.auth import Authenticator

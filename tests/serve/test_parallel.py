@@ -23,6 +23,7 @@ from pipeline.people.types import PostRequest
 from pipeline.store.checks.check import check_store
 from pipeline.store.local import LocalStore
 from pipeline.store.records import PersonChange
+from tests.asking import ask_for
 from tests.forking import Forker
 from tests.serve.coded import SIZE, assert_memory_equals_catalog, client_of, empty_store, service_of
 from tests.serve.live import LiveServer
@@ -193,14 +194,14 @@ class Crowd:
 
     def _put(self, chance: random.Random) -> None:
         change = PersonChange(name=f"name {chance.random()}", tags=("seen",))
-        self._service.update_person(self._account, "main", self._somebody(chance), change)
+        ask_for(self._service, "update", self._account, "main", [self._somebody(chance)], change)
 
     def _delete(self, chance: random.Random) -> None:
-        recursive = chance.random() < 0.3
-        self._service.delete_person(self._account, "main", self._somebody(chance), recursive=recursive)
+        kind = "delete_merged" if chance.random() < 0.3 else "delete"
+        ask_for(self._service, kind, self._account, "main", [self._somebody(chance)])
 
     def _merge(self, chance: random.Random) -> None:
-        self._service.merge(self._account, "main", [self._somebody(chance), self._somebody(chance)])
+        ask_for(self._service, "merge", self._account, "main", [self._somebody(chance), self._somebody(chance)])
 
     def _unmerge(self, chance: random.Random) -> None:
-        self._service.unmerge(self._account, "main", [self._somebody(chance)])
+        ask_for(self._service, "unmerge", self._account, "main", [self._somebody(chance)])

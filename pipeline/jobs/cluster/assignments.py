@@ -40,7 +40,7 @@ class Assignments:
 
     def __init__(self, shards: Iterator[Shard], window: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._shards = shards
-        self._window = window
+        self.window = window
         self._clock = clock
         self._open: dict[int, Shard] = {}  # in the order of the manifest
         self._seconds: deque[float] = deque(maxlen=_RECENT)
@@ -50,10 +50,6 @@ class Assignments:
         if not self._open:
             self._pull()
         return next(iter(self._open.values()), None)
-
-    def widen(self, window: int) -> None:
-        """From now on so many may be pulled and not taken."""
-        self._window = window
 
     def give(self, worker: str, *, alone: bool = True) -> Shard | None:
         """Assigns the next shard to a worker; None if there is none for it. A worker that left an unusable file of a
@@ -115,7 +111,7 @@ class Assignments:
             for shard in self._open.values():
                 if not shard.done and not shard.workers and (alone or shard.maker != worker):
                     return shard
-            if len(self._open) >= self._window or not self._pull():
+            if len(self._open) >= self.window or not self._pull():
                 return None
 
     def _straggler(self, worker: str) -> Shard | None:

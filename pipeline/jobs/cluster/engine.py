@@ -160,7 +160,7 @@ class RayEngine:
                 self._order_worker()
             while not any(worker.node for worker in self._workers.values()):
                 self._await(assignments, lambda _: None)
-        assignments.widen(self._wanted * (self._settings.queue + _WINDOW_PER_WORKER))
+        assignments.window = self._wanted * (self._settings.queue + _WINDOW_PER_WORKER)
 
     def _order_worker(self) -> None:
         name = f"facepipe-{self._order.metadata['run_id']}-{uuid.uuid4().hex[:8]}"

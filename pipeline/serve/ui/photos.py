@@ -45,7 +45,6 @@ class Photos:
         # What paths may call them, which go over links.
         self._called = [*self._roots, *map(os.path.abspath, filterfalse(is_address, named))]
         self._decoder = Decoder(settings.decode)
-        self._max_bytes = settings.decode.max_bytes
         self._face_picture = lru_cache(_KEPT_FACES)(self._face_of)
         self._photo_picture = lru_cache(_KEPT_PHOTOS)(self._photo_of)
 
@@ -80,7 +79,7 @@ class Photos:
         return jpeg_file(_shrunk(self._read(path, sha256).pixels, PHOTO_PX), _QUALITY)
 
     def _read(self, path: str, sha256: str | None) -> DecodedImage:
-        return photo_again(path, sha256, self._decoder, self._max_bytes)
+        return photo_again(path, sha256, self._decoder)
 
 
 def _real(path: str) -> str:

@@ -7,7 +7,7 @@ from typing import Final
 from pipeline.config import EVERYBODY, MAX_THRESHOLD
 from pipeline.errors import ParameterInvalid
 from pipeline.matching.match import Matcher
-from pipeline.people.review import LikelyPair
+from pipeline.people.review import LikelyPair, review
 from pipeline.serve.context import Json
 from pipeline.serve.ui.answers import face_json, people_json
 from pipeline.serve.ui.context import PageContext, Visit, stamp
@@ -28,14 +28,16 @@ def pairs(visit: Visit) -> Json:
     threshold, wide = context.settings.match.threshold, _wide(context, _FMR if fmr is None else fmr)
     listed = visit.listed
     rest, place_of = listed.walk(_ORDER, after)
-    found = context.service.review(
-        *visit.place,
-        [row.person_id for row in rest],
-        place_of,
-        narrow=Matcher(context.calibration, threshold),
-        wide=Matcher(context.calibration, wide),
-        count=count,
-    )
+    with visit.service.directories.using(*visit.place) as directory:
+        found = review(
+            context.store,
+            directory,
+            [row.person_id for row in rest],
+            place_of,
+            narrow=Matcher(context.calibration, threshold),
+            wide=Matcher(context.calibration, wide),
+            count=count,
+        )
     more = found.walked < len(rest)
     return {
         "pairs": [_pair(visit, listed, pair) for pair in found.pairs],

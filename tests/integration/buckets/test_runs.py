@@ -262,7 +262,7 @@ def test_what_is_not_listed_because_it_is_excluded_is_not_forgotten(
 
 def test_the_stages_alone_and_a_dry_run(uploaded: str, tmp_path: Path, settings: Settings) -> None:
     request = RunRequest(uploaded, tmp_path / "store", settings)
-    assert dry_run(request).counts.new == 10
+    assert dry_run(request).new == 10
     assert scan(request).new == 10
     extract(request)
     assert group(request).new == 10

@@ -372,13 +372,13 @@ def test_beside_a_regroup_nobody_waits(browser: Browser, server: LiveServer, mon
     decided: list[Plan] = []
     begun, go_on = threading.Event(), threading.Event()
 
-    def waiting(*args: Any, **how: Any) -> Plan:
-        decided.append(regroup.regrouped(*args, **how))
+    def waiting(plan: Plan, *args: Any) -> None:
+        regroup.regroup(plan, *args)
+        decided.append(plan)
         begun.set()
         assert go_on.wait(120)
-        return decided[-1]
 
-    monkeypatch.setattr(corrections, "regrouped", waiting)
+    monkeypatch.setattr(corrections, "regroup", waiting)
     wish = CorrectionRequest(server.client.account_id("ann"), "main", "regroup", gate=MatchSettings(threshold=3.0))
     named = correct(browser, "name", one, name="Ann")
     with ThreadPoolExecutor(1) as thread:
