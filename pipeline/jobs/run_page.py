@@ -49,7 +49,7 @@ def write_report_page(store: Store, to: Path, *, account: str | None = None, run
     Raises UsageError, StoreError; StoreFull, StoreUnwritable of the file's folder.
     """
     file = to.absolute()
-    if not file.parent.is_dir():  # a slip of the pen, or a disk that is not there
+    if not file.parent.is_dir():  # a mistyped path, or a disk that is not mounted
         raise StoreUnwritable(path=file.parent, detail="there is no such folder")
     account_id = find_account(store, account).account_id
     run = _run(store, account_id, run_id)

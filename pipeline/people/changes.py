@@ -65,8 +65,7 @@ def matched_origins(client: LocalStore, post: Post, decision: Decision) -> Mappi
     request = post.request
     if not request.update or not (request.update_if_lower_quality or request.update_if_older_days):
         return None
-    matched = {s.person_id for s in decision.sightings if s.person_id is not None and s.outcome == "matched"}
-    return client.ask(reference_origins, sorted(matched)) if matched else {}
+    return client.ask(reference_origins, sorted(decision.matched)) if decision.matched else {}
 
 
 class Changes:
@@ -91,8 +90,7 @@ class Changes:
         self._inserted: dict[str, PersonRecord] = {}  # new persons
         self._updated: dict[str, dict[str, Any]] = {}  # columns of stored persons, as they will be
         inserting = [s for s in decision.sightings if s.outcome == "inserted"]
-        matched = {str(s.person_id) for s in decision.sightings if s.outcome == "matched"}
-        matched -= {s.new_id for s in inserting}
+        matched = decision.matched - {s.new_id for s in inserting}
         self._known = {person_id: self._directory.record(person_id) for person_id in matched}  # and who are merged
         shown = occurrences(self._directory, decision.sightings)
         self._seen = {person_id: count for person_id, count in shown.items() if person_id in self._known}

@@ -78,6 +78,11 @@ class Decision:
     positions: IntArray  # [n] as `Decisions.position`
     matcher: Matcher
 
+    @property
+    def matched(self) -> set[str]:
+        """The persons whom faces matched."""
+        return {str(s.person_id) for s in self.sightings if s.outcome == "matched"}
+
     def is_outdated(self) -> bool:
         """Whether a later commit in the directory could change a decision. May say yes if none does."""
         now = self.directory.view()
