@@ -461,7 +461,7 @@ class Change:
     def prepare(self) -> None:
         """Makes the texts of the log: for thousands of rows that takes as long as the transaction."""
         for rows in self.logged:
-            _ = rows.texts, rows.person_ids
+            _ = rows.person_ids, self.undoes is not None or rows.texts
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ an index would have to stay in memory; ids come from counters in the same transa
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
@@ -99,6 +99,7 @@ _ARROW: Final = {
     "BIGINT": pa.int64(),
     "VARCHAR": pa.string(),
     "UUID": pa.string(),
+    "UUID[]": pa.list_(pa.string()),
     "FLOAT": pa.float32(),
     "FLOAT[10]": pa.list_(pa.float32(), 10),
     "DOUBLE": pa.float64(),
@@ -165,10 +166,10 @@ def arrow_schema(
     return pa.schema([pa.field(name, _ARROW[kind], name not in required) for name, kind in columns.items()])
 
 
-def arrow_table(table: str, names: Iterable[str], rows: Iterable[Mapping[str, Any]]) -> pa.Table:
+def arrow_table(table: str, names: Iterable[str], rows: Sequence[Mapping[str, Any]]) -> pa.Table:
     """These columns of rows of a table."""
     columns = arrow_schema(table, names)
-    return pa.Table.from_pylist([{name: row[name] for name in columns.names} for row in rows], columns)
+    return pa.table([[row[name] for row in rows] for name in columns.names], schema=columns)
 
 
 def statements() -> list[str]:

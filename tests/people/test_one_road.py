@@ -26,8 +26,9 @@ from pipeline.errors import (
 )
 from pipeline.people.types import FaceResult, PostRequest
 from pipeline.people.undo import _lost_vectors
+from pipeline.store.catalog.corrections import history
 from pipeline.store.local import LocalStore
-from pipeline.store.records import Correction, CorrectionAnswer, PersonChange, Rows
+from pipeline.store.records import NO_ROWS, Correction, CorrectionAnswer, PersonChange, Rows
 from tests.asking import ask_for
 from tests.people.broken_disk import broken_at
 from tests.people.coded_archive import fill
@@ -259,6 +260,11 @@ class TestUndo:
             ("undo", 1, True),
             ("redo", 1, False),
         ]
+        rows = people.client.read("SELECT before, after FROM core.corrections ORDER BY correction_id").to_pylist()
+        assert NO_ROWS not in rows[0].values()
+        assert [{*row.values()} for row in rows[1:]] == [{NO_ROWS}] * 2  # theirs are those of the split
+        shown = people.client.ask(history, people.account, "main", 99, 9).to_pylist()
+        assert [each["faces"] for each in shown] == [1, 1, 1]
         assert people.correct("undo", correction_id=3).kind == "redo"  # as the split itself
         assert people.state() == before
         assert [each["undone"] for each in log(people)] == [True, True, True, False]

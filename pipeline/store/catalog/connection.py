@@ -37,7 +37,7 @@ _READING = {"access_mode": "READ_ONLY"}
 # 100,000 persons. A larger log would delay fewer commits, but a damaged one would cost more of them, and it takes a
 # second per 10 MB to replay.
 _LOG_BYTES = 4 * 2**20
-_FEW_INSERTED = 64  # rows that are written faster as values than from an Arrow table
+_FEW_INSERTED = 64  # rows, and items of their lists, that are written faster as values than from an Arrow table
 # DuckDB gives the system's reason only in the message.
 _FULL = re.compile("No space left on device|Disk quota exceeded|File too large|Out of disk", re.IGNORECASE)
 _UNWRITABLE = re.compile(
@@ -137,6 +137,10 @@ def cleaning_up(path: Path) -> Iterator[None]:
         raise
     except StoreError as exc:
         raise CleanUpLeft(path=path, detail=exc.fields.get("detail", exc)) from exc
+
+
+def _has_long_list(row: Mapping[str, object]) -> bool:
+    return any(isinstance(value, list) and len(value) > _FEW_INSERTED for value in row.values())
 
 
 class Catalog:
@@ -259,7 +263,7 @@ class Catalog:
 
     def insert(self, table: str, rows: Sequence[Mapping[str, object]]) -> None:
         """Adds rows, all with the keys of the first; columns that are not named are null."""
-        if len(rows) > _FEW_INSERTED:
+        if len(rows) > _FEW_INSERTED or any(map(_has_long_list, rows)):
             with self.tables(new_rows=schema.arrow_table(table, list(rows[0]), rows)):
                 self.execute(f"INSERT INTO core.{table} BY NAME SELECT * FROM new_rows")
             return

@@ -13,11 +13,31 @@ import pyarrow as pa
 from pipeline.store.catalog.connection import Catalog
 from pipeline.store.catalog.directories import directory_id
 from pipeline.store.catalog.references import face_vectors
-from pipeline.store.records import Change, CorrectedSince, Correction, FaceToRegroup, FaceVector, Fact, Rows, StoredFace
+from pipeline.store.records import (
+    NO_ROWS,
+    Change,
+    CorrectedSince,
+    Correction,
+    FaceToRegroup,
+    FaceVector,
+    Fact,
+    Rows,
+    StoredFace,
+)
 from pipeline.types import QUALITIES
 
 _TIMES = ("last_occurrence_at", "added_at", "modified_at")  # of a person
 _FACT = ", ".join(f"{f.name}::VARCHAR" if f.name in ("person_id", "other_id") else f.name for f in fields(Fact))
+
+# Corrections with their rows, and the kind of the correction itself: an undo has the rows of what it undoes, the other
+# way round, a redo has the same.
+_MADE: Final = """(
+    SELECT c.* REPLACE (
+            CASE WHEN o.kind IS NULL THEN c.before WHEN c.kind = 'undo' THEN o.after ELSE o.before END AS before,
+            CASE WHEN o.kind IS NULL THEN c.after WHEN c.kind = 'undo' THEN o.before ELSE o.after END AS after
+        ), coalesce(o.kind, c.kind) AS what
+    FROM core.corrections c LEFT JOIN core.corrections o ON o.correction_id = c.undoes
+)"""
 
 # Columns of `StoredFace` of the faces in `wanted`; $1 is the generation. A few faces are looked for in each table, and
 # not joined with all of a million.
@@ -144,13 +164,12 @@ def correction_to_undo(
 ) -> Correction | None:
     """The directory's correction of this number, undone or not. Without a number: the last one of this origin that is
     in force, but no undo or redo."""
-    wanted = "c.correction_id = $2"
+    wanted = "correction_id = $2"
     if correction_id is None:
-        wanted = "c.origin = $2 AND c.undoes IS NULL AND c.undone_at IS NULL AND c.merges_only IS NULL"
+        wanted = "origin = $2 AND undoes IS NULL AND undone_at IS NULL AND merges_only IS NULL"
     rows = catalog.rows(
-        "SELECT c.correction_id, c.kind, c.undoes, coalesce(o.kind, c.kind), c.made_at, c.before, c.after, c.undone_at,"
-        " c.merges_only IS NOT NULL FROM core.corrections c LEFT JOIN core.corrections o ON o.correction_id = c.undoes"
-        f" WHERE c.directory_id = $1 AND {wanted} ORDER BY c.correction_id DESC LIMIT 1",
+        f"SELECT correction_id, kind, undoes, what, made_at, before, after, undone_at, merges_only IS NOT NULL"
+        f" FROM {_MADE} WHERE directory_id = $1 AND {wanted} ORDER BY correction_id DESC LIMIT 1",
         [directory_id(catalog, account_id, directory), origin if correction_id is None else correction_id],
     )
     if not rows:
@@ -165,14 +184,14 @@ def history(catalog: Catalog, account_id: int, directory: str, before: int, coun
     made_at, kind, origin, undoes (the number of one), undone, can_be_undone, withdrawn (how many constraints it
     withdrew), faces (how many it changed), person_ids, gone (how many people it deleted)."""
     return catalog.read(
-        """
+        f"""
         WITH wanted AS MATERIALIZED (SELECT correction_id FROM core.corrections
             WHERE directory_id = $1 AND correction_id < $2 ORDER BY correction_id DESC LIMIT $3)
         SELECT correction_id, made_at, kind, origin, undoes, undone_at IS NOT NULL AS undone,
             undone_at IS NULL AND merges_only IS NULL AS can_be_undone,
             json_array_length(before, '$.facts')::BIGINT AS withdrawn, len(json_keys(after, '$.faces')) AS faces,
             person_ids::VARCHAR[] AS person_ids, coalesce(len(gone), 0) AS gone
-        FROM core.corrections WHERE correction_id IN (SELECT correction_id FROM wanted) ORDER BY correction_id DESC
+        FROM {_MADE} WHERE correction_id IN (SELECT correction_id FROM wanted) ORDER BY correction_id DESC
         """,
         [directory_id(catalog, account_id, directory), before, count],
     )
@@ -225,8 +244,8 @@ def keep(
     facts: Sequence[Fact],
 ) -> None:
     """Adds a change to the log; `facts` are its new constraints as they are stored, `position` is its place among the
-    changes of its transaction. An undo, or a redo, says of the correction that it `undoes` whether it is in force, and
-    takes the place of the undos and redos of it before."""
+    changes of its transaction. An undo, or a redo, has no rows of its own (`_MADE`), says of the correction that it
+    `undoes` whether it is in force, and takes the place of the undos and redos of it before."""
     undoes = change.undoes
     if undoes is not None:
         sql = "UPDATE core.corrections SET undone_at = ? WHERE"
@@ -244,8 +263,8 @@ def keep(
         "kind": change.kind,
         "origin": change.origin,
         "made_at": now,
-        "before": to_json(before),
-        "after": to_json(after, facts if change.can_be_undone else ()),
+        "before": to_json(before) if undoes is None else NO_ROWS,
+        "after": to_json(after, facts if change.can_be_undone else ()) if undoes is None else NO_ROWS,
         "person_ids": sorted(shown),
         "merges_only": None if change.can_be_undone else True,
         "undoes": undoes,
