@@ -21,6 +21,7 @@ import bench_extract
 import bench_group
 import bench_host
 import bench_memory
+import bench_open
 import bench_page
 import bench_search
 import bench_stores
@@ -86,6 +87,19 @@ def test_embed(bench: Bench, photos: Path) -> None:
     embed = {bench_embed.FIRST: lambda crops: crops.flatten(1), "mirrored": lambda crops: crops.flip(3).flatten(1)}
     with pytest.raises(AssertionError, match="mirrored"):
         bench_embed.smallest_cosines(embed, bench_embed.face_crops(photos, 2, 160))
+
+
+def test_open(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ["--people", "30", "--repeats", "1", "--templates", tmp_path, "--commands"]
+    figures = bench(bench_open, *words, "people name", "people show")["open"]
+    one = figures["people name"]["30"]
+    assert one["parts_s"].keys() >= {"import duckdb", "open", "correct", "rest", "end"}
+    assert "import torch" not in one["parts_s"]
+    assert sum(one["parts_s"].values()) == pytest.approx(one["processor_s"])
+    words_and_check = bench_open.COMMANDS["people show"]
+    monkeypatch.setitem(bench_open.COMMANDS, "people show", lambda place: (words_and_check(place)[0], lambda _: False))
+    with pytest.raises(AssertionError, match="person_id"):
+        bench(bench_open, *words, "people show")
 
 
 @pytest.mark.slow
