@@ -12,6 +12,7 @@ from types import FrameType
 from typing import Any, TextIO
 
 from pipeline.cli.output import printable
+from pipeline.jobs.shard_progress import Stop
 
 LINE_EVERY_S = 60.0
 FIRST_LINE_S = 10.0
@@ -148,13 +149,13 @@ def duration(seconds: float) -> str:
 class LongWork:
     """Progress and the stop signal of one long command, as a context manager.
 
-    The first Ctrl-C (or SIGTERM) sets `stop`: the library finishes the shard in hand and raises Interrupted. The
-    second ends the process at once, which a store survives as it survives any crash.
+    The first Ctrl-C (or SIGTERM) sets `stop`: the library finishes the shard in hand, if there is one, and raises
+    Interrupted. The second ends the process at once, which a store survives as it survives any crash.
     """
 
     def __init__(self) -> None:
         self.progress = open_progress()
-        self.stop = threading.Event()
+        self.stop = Stop()
         self._former_handlers: dict[int, Any] = {}
 
     def __enter__(self) -> LongWork:
@@ -170,6 +171,8 @@ class LongWork:
             signal.signal(number, signal.SIG_DFL)
             signal.raise_signal(number)
         self.stop.set()
+        if self.stop.nothing_in_hand:
+            raise KeyboardInterrupt
         os.write(2, STOPPING)
 
     def __exit__(self, *_exception: object) -> None:

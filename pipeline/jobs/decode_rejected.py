@@ -23,7 +23,7 @@ from pipeline.extraction.images.decode import Decoder
 from pipeline.extraction.images.pixel_hash import PixelHash
 from pipeline.extraction.rows import EXTRACT, MANIFEST_SCHEMA, ExtractedRow, read_rows
 from pipeline.jobs.models import load_extractor
-from pipeline.jobs.shard_progress import ShardProgress
+from pipeline.jobs.shard_progress import ShardProgress, loading_models
 from pipeline.jobs.store import Store
 from pipeline.matching.identical_images import SAME_FACE_IOU, box_iou
 from pipeline.people.decide import failed_measures
@@ -50,7 +50,7 @@ def decode_rejected(store: Store, settings: Settings, rejected: pa.Table, progre
 
     @cache
     def load() -> BatchExtractor:
-        with shown.meanwhile("loading the models"):
+        with shown.meanwhile("loading the models"), loading_models(stop):
             return load_extractor(settings, identity, store.path, NETWORK_THREADS)
 
     pixel_hash = PixelHash(identity.pixel_key)

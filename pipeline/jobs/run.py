@@ -27,6 +27,7 @@ from pipeline.jobs.plan_counts import PlanCounts
 from pipeline.jobs.run_page import leave_page, report_of
 from pipeline.jobs.run_report import RunReport, RunTotals, WorkDone, make_report
 from pipeline.jobs.session import RunRequest, Session, open_session, source_name
+from pipeline.jobs.shard_progress import loading_models
 from pipeline.jobs.store import Runs, Store, open_store, part_of_command
 from pipeline.report.page_data import page_file
 from pipeline.store import FINISHED, SCANNING, RunRow, damaged_file, manifest_file
@@ -255,7 +256,8 @@ class _Command:
         if self._stages is None:
             # Late: it loads torch, which takes seconds, and a run that finds nothing new does not need it.
             self._session.progress.start("loading the models", None)
-            from pipeline.jobs.shard_stages import ShardStages
+            with loading_models(self._session.stop):
+                from pipeline.jobs.shard_stages import ShardStages
 
             self._stages = ShardStages(self._session)
         threshold = run.settings["match"]["threshold"]

@@ -6,8 +6,34 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
-from pipeline.types import Progress
+from pipeline.errors import Interrupted
+
+if TYPE_CHECKING:  # the command line reads this file before it needs NumPy
+    from pipeline.types import Progress
+
+
+class Stop(threading.Event):
+    """Set to end long work when what is in hand is finished."""
+
+    nothing_in_hand = False  # a signal may end the work at once: by KeyboardInterrupt in the main thread
+
+
+@contextmanager
+def loading_models(stop: threading.Event) -> Iterator[None]:
+    """For the block nothing is in hand. Raises Interrupted if `stop` is set."""
+    signalled = stop if isinstance(stop, Stop) else Stop()
+    signalled.nothing_in_hand = True
+    try:
+        yield
+    except KeyboardInterrupt:
+        if not stop.is_set():
+            raise
+    finally:
+        signalled.nothing_in_hand = False
+    if stop.is_set():
+        raise Interrupted(detail="the models were being loaded")
 
 
 class ShardProgress:

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
-import torch
 
 from pipeline.config import RAY
 from pipeline.errors import DeviceMissing, Interrupted, UsageError
@@ -33,12 +32,13 @@ from pipeline.jobs.cluster.left_shards import Metadata, shard_folder, shard_meta
 from pipeline.jobs.models import load_extractor, work_of
 from pipeline.jobs.run_report import WorkDone
 from pipeline.jobs.session import Session
-from pipeline.jobs.shard_progress import ShardProgress
+from pipeline.jobs.shard_progress import ShardProgress, loading_models
+from pipeline.matching.products import search_device
 from pipeline.people.directory import Directories
 from pipeline.people.shards import Enroller
-from pipeline.runtime.device import resolve_device
+from pipeline.runtime.driver import HOST
 from pipeline.runtime.stage_times import DECIDE, LOAD, WRITE, StageTimes
-from pipeline.runtime.threads import own_threads, thread_count, torch_threads
+from pipeline.runtime.threads import own_threads, thread_count
 from pipeline.store import RunRow
 
 if TYPE_CHECKING:
@@ -120,12 +120,12 @@ class ShardStages:
         directories = Directories(store, self._search_device())
         return Enroller(store, run, self._decoder, directories, held=self._held).commit
 
-    def _search_device(self) -> torch.device:
+    def _search_device(self) -> str:
         """The models' device, or if it is missing the CPU, which grouping alone can do with."""
         try:
-            return resolve_device(self._session.settings.run.device)
+            return search_device(self._session.settings.run.device)
         except DeviceMissing:
-            return torch.device("cpu")
+            return HOST
 
     def _extracted(
         self, run: RunRow, pending: list[int], missing: set[int]
@@ -178,10 +178,10 @@ class ShardStages:
     def _load_extractor(self) -> BatchExtractor:
         if self._extractor is None:
             session = self._session
-            with self._progress.meanwhile("loading the models"), self._times.stage(LOAD):
-                self._extractor = load_extractor(
-                    session.settings, self._store.identity, session.request.store, NETWORK_THREADS
-                )
+            path, identity = session.request.store, self._store.identity
+            shown = self._progress.meanwhile("loading the models")
+            with shown, self._times.stage(LOAD), loading_models(session.stop):
+                self._extractor = load_extractor(session.settings, identity, path, NETWORK_THREADS)
             session.profiler.watch(self._extractor.detector.networks.device)
         return self._extractor
 
@@ -191,11 +191,10 @@ class Committer:
     all of them; if an error ends it, for the one in progress."""
 
     def __init__(self, commit: CommitShard, times: StageTimes, threads: int = 1) -> None:
-        """`threads`: how many torch uses for a commit's products."""
+        """`threads`: how many a commit's matrix products use."""
         self._commit = commit
         self._times = times
         self._pending: deque[Future[None]] = deque()
-        torch_threads()  # fixes this thread's own number, before the other sets its
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="commit", initializer=own_threads, initargs=(threads,))
 
     def __enter__(self) -> Committer:

@@ -7,7 +7,7 @@ number of dimensions and u the unit roundoff of a format (2^-24 for float32, 2^-
    is within gamma_n sum|a_i b_i| <= gamma_n |a| |b| of the true one, gamma_n = n u / (1 - n u) (Higham,
    Accuracy and Stability of Numerical Algorithms, 2002, section 3.1; the last step is Cauchy-Schwarz). So
    |p - s| <= B = (gamma_n(2^-24) + gamma_n(2^-53)) |a| |b|, with measured norms. This holds for IEEE float32 only:
-   TF32 and bfloat16 products are refused (`check_full_precision`). Underflow, even flushed to zero, adds less than
+   TF32 and bfloat16 products are refused (`device_products`). Underflow, even flushed to zero, adds less than
    n 2^-125, which ROUNDING covers.
 2. The score is computed from s by correctly rounded, hence monotone, operations, except the power, whose
    relative error is below 2 ulp. With v = (1 - s) / 2 in [0, 1], d = 2 v^(g/2). The error of the computed 2 - d of
@@ -27,10 +27,8 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-import torch
 
 from pipeline.config import EVERYBODY
-from pipeline.errors import DeviceError
 from pipeline.matching.calibration import Calibration
 from pipeline.matching.score import MAX_DISTANCE, score_denominator
 from pipeline.types import DoubleArray
@@ -77,17 +75,3 @@ class ProductFilter:
 
 def _gamma(terms: int, unit: float) -> float:
     return terms * unit / (1.0 - terms * unit)
-
-
-def check_full_precision(device: torch.device) -> None:
-    """Raises DeviceError where TF32 or bfloat16 would compute float32 products: the bound does not hold for them."""
-    backend = torch.backends.cuda if device.type == "cuda" else torch.backends.mkldnn
-    # Newer torch has a setting for each backend, which the global one also sets; older torch has only the global one.
-    setting = getattr(getattr(backend, "matmul", None), "fp32_precision", None)
-    if setting is None:
-        setting = "ieee" if torch.get_float32_matmul_precision() == "highest" else "reduced"
-    if setting not in ("ieee", "none"):
-        raise DeviceError(
-            message=f"Matrix products on {device} are set to {setting} precision; exact search needs full float32. "
-            'Call torch.set_float32_matmul_precision("highest").'
-        )

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-import torch
 
 from pipeline.errors import UsageError
 from pipeline.matching.error_bound import ProductFilter
@@ -135,16 +134,11 @@ class _Grouping:
         # Most requests show one face; an empty product would cost them as much as all the rest without the search.
         if len(vectors) == 1:
             return _Pairs([0, 0], np.empty(0, np.int64), np.empty(0))
-        device = self._view.device
-        queries = torch.from_numpy(np.ascontiguousarray(vectors)).to(device)
-        partners = torch.from_numpy(np.flatnonzero(may_be_inserted)).to(device)
-        products = queries @ queries[partners].T
-        before = partners[None, :] < torch.arange(len(vectors), device=device)[:, None]
+        partners = np.flatnonzero(may_be_inserted)
         cut = self._filter.match_cut(self._matcher.threshold)
-        rows, columns = torch.nonzero((products >= cut) & before, as_tuple=True)
-        starts = np.searchsorted(rows.cpu().numpy(), np.arange(len(vectors) + 1))
-        values = products[rows, columns].cpu().numpy().astype(np.float64)
-        return _Pairs(starts.tolist(), partners[columns].cpu().numpy(), values)
+        rows, columns, values = self._view.vectors.pairs(vectors, partners, cut)
+        starts = np.searchsorted(rows, np.arange(len(vectors) + 1))
+        return _Pairs(starts.tolist(), partners[columns], values.astype(np.float64))
 
     def _within(self, row: int, start: int, earlier: Nearest, pairs: _Pairs) -> tuple[int, float]:
         """The best match of a face among the earlier identities and those inserted in its block before it."""

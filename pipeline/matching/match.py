@@ -1,6 +1,6 @@
 """Exact search: the references that score highest against a face.
 
-Float32 matrix products on the device only filter, and for few queries an int8 copy (`int8_filter`) before them.
+Float32 matrix products (`products`) only filter, and for few queries an int8 copy (`int8_filter`) before them.
 Candidates that they cannot exclude (`error_bound.ProductFilter`) are scored by the exact function on the host, and ties
 go to the lower order number. So the answer depends neither on the device nor on batch or chunk sizes. The
 identical-image rule comes before any search: `IndexView.find_identical`.
@@ -8,33 +8,30 @@ identical-image rule comes before any search: `IndexView.find_identical`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
-import torch
 
 from pipeline.config import EVERYBODY
 from pipeline.errors import UsageError
 from pipeline.matching.calibration import Calibration
-from pipeline.matching.error_bound import ProductFilter, check_full_precision
+from pipeline.matching.error_bound import ProductFilter
 from pipeline.matching.int8_filter import candidates
 from pipeline.matching.references import IndexView, ReferenceIndex, check_embeddings, with_room
 from pipeline.matching.score import check_threshold, contract_distance, exact_dots, similarity_score
 from pipeline.types import BoolArray, DoubleArray, FloatArray, IntArray
 
-QUERY_ROWS: Final = 1024  # queries in one product
-# A product takes at least _CHUNK references, and more for few queries: up to _ELEMENTS elements. On the CPU 8 MB of
-# products stay in the cache for the row maximum; on CUDA each chunk costs a synchronisation.
-_CHUNK: Final = 2048
-_ELEMENTS: Final = {"cpu": 2**21, "cuda": 2**25}
+if TYPE_CHECKING:
+    from pipeline.matching.device_products import DeviceVectors
+    from pipeline.matching.products import HostVectors
+
 # The int8 copy answers at most _FEW queries faster than a matrix product, and one for every _FEW_ROWS references.
 _FEW: Final = 16
 _FEW_ROWS: Final = 256
 # Candidates gathered for exact scoring at once: 16 MB at 512 dimensions.
 _PAIRS: Final = 4096
-# Candidates kept before they are scored: 24 MB. Only archives of near-copies reach it.
+# Candidates that a thread keeps before they are scored: 24 MB. Only archives of near-copies reach it.
 _PENDING: Final = 2**20
 # References whose largest product is looked at before any of them.
 _CELL: Final = 512
@@ -94,7 +91,6 @@ class Matcher:
 
     def _nearest(self, view: IndexView, queries: FloatArray, k: int, *, matching: bool) -> Nearest:
         norm = check_embeddings(queries, view.embedding_size)
-        check_full_precision(view.device)
         nearest = Nearest(
             np.full((len(queries), k), -1, dtype=np.int64),
             np.full((len(queries), k), np.nan),
@@ -104,20 +100,27 @@ class Matcher:
             return nearest
         products = ProductFilter(view.embedding_size, norm * view.max_norm, self.calibration)
         floor = products.match_cut(self.threshold) if matching else -np.inf
-        for start in range(0, len(queries), QUERY_ROWS):
-            rows = slice(start, start + QUERY_ROWS)
-            shortlist = Shortlist(len(queries[rows]), k, products, floor)
-            self._scan(view, queries[rows], shortlist)
-            self._fill(nearest, rows, shortlist.best, matching)
+
+        def best_of(rows: slice) -> Scored:
+            shortlist = Shortlist(rows.stop - rows.start, k, products, floor, view.vectors)
+            return self._best(view, queries[rows], shortlist)
+
+        for rows, best in view.vectors.in_parts(best_of, len(queries)):
+            keep = self.matches(best.distances) if matching else slice(None)
+            where = best.rows[keep] + rows.start, best.columns()[keep]
+            nearest.positions[where] = best.positions[keep]
+            nearest.distances[where] = best.distances[keep]
+            nearest.ranks[where] = best.ranks[keep]
         return nearest
 
-    def _scan(self, view: IndexView, queries: FloatArray, shortlist: Shortlist) -> None:
+    def _best(self, view: IndexView, queries: FloatArray, shortlist: Shortlist) -> Scored:
         if not self._offer_few(view, queries, shortlist):
-            for offset, products in _products(view, queries):
+            for offset, products in view.vectors.chunks(queries, view.dead):
                 shortlist.add(offset, products)
                 if shortlist.count >= _PENDING:
                     self._score(view, queries, shortlist)
         self._score(view, queries, shortlist)
+        return shortlist.best
 
     def _score(self, view: IndexView, queries: FloatArray, shortlist: Shortlist) -> None:
         """Scores the candidates that are pending."""
@@ -139,30 +142,6 @@ class Matcher:
         for row, positions in enumerate(kept or ()):
             shortlist.offer(row, positions, _gathered_products(view, queries[row], positions))
         return kept is not None
-
-    def _fill(self, nearest: Nearest, rows: slice, best: Scored, matching: bool) -> None:
-        keep = self.matches(best.distances) if matching else slice(None)
-        where = best.rows[keep] + rows.start, best.columns()[keep]
-        nearest.positions[where] = best.positions[keep]
-        nearest.distances[where] = best.distances[keep]
-        nearest.ranks[where] = best.ranks[keep]
-
-
-def _products(view: IndexView, queries: FloatArray) -> Iterator[tuple[int, torch.Tensor]]:
-    """Float32 products of `queries` [m, d] with chunks of the references: (first position, [m, chunk]) on the
-    device, in a buffer that the next chunk overwrites; -inf for the dead."""
-    rows = len(queries)
-    chunk = max(_CHUNK, _ELEMENTS[view.device.type] // rows)
-    on_device = torch.from_numpy(np.ascontiguousarray(queries)).to(view.device)
-    buffer = torch.empty(rows * min(chunk, len(view)), dtype=torch.float32, device=view.device)
-    for start in range(0, len(view), chunk):
-        references = view.vectors[start : start + chunk]
-        products = buffer[: rows * len(references)].view(rows, len(references))
-        torch.mm(on_device, references.T, out=products)
-        dead = view.dead[slice(*np.searchsorted(view.dead, (start, start + len(references))))] - start
-        if len(dead):
-            products[:, torch.from_numpy(dead).to(view.device)] = -torch.inf
-        yield start, products
 
 
 def _gathered_products(view: IndexView, query: FloatArray, positions: IntArray) -> FloatArray:
@@ -196,55 +175,48 @@ class Shortlist:
     candidates. The caller scores what it can `take`, and gives it back to `keep`.
     """
 
-    def __init__(self, rows: int, k: int, products: ProductFilter, floor: float) -> None:
+    def __init__(
+        self, rows: int, k: int, products: ProductFilter, floor: float, vectors: HostVectors | DeviceVectors
+    ) -> None:
+        """`vectors`: what the chunks of products are of."""
         # Sorted by row and, within a row, best first.
         self.best = Scored._make(np.empty(0, dtype=t) for t in (np.int64, np.int64, np.int64, float, float))
         self.k = k
         self.products = products
+        self._vectors = vectors
         self.floor = max(floor, float(np.finfo(np.float32).min))
         self._top = np.full((rows, k), -np.inf, dtype=np.float32)  # each row's k largest maxima so far
         self._pending: list[tuple[IntArray, IntArray, FloatArray]] = []
         self.count = 0  # of the pending candidates
 
-    def add(self, offset: int, products: torch.Tensor) -> None:
+    def add(self, offset: int, products: Any) -> None:
         """Takes the float32 products [rows, c] of the references at positions offset .. offset + c - 1."""
         rows, count = products.shape
         # At least four cells for each of k candidates: then their maxima give nearly the k largest products.
         width = max(1, min(_CELL, count // (4 * self.k)))
         end = count - count % width
-        self._add_cells(offset, products[:, :end].view(rows, end // width, width))
+        self._add_cells(offset, products[:, :end].reshape(rows, end // width, width))
         if end < count:
             self._add_cells(offset + end, products[:, None, end:])
 
     def offer(self, row: int, positions: IntArray, products: FloatArray) -> None:
         """Takes candidates of one row with their float32 products: at least all that may be among its best."""
-        both = np.concatenate([self._top[row], products])
-        self._top[row] = np.partition(both, len(both) - self.k)[-self.k :]
+        self._top[row] = _largest(np.concatenate([self._top[row], products]), self.k)
         self._pending.append((np.full(len(positions), row), positions, products))
         self.count += len(positions)
 
-    def _add_cells(self, offset: int, cells: torch.Tensor) -> None:
+    def _add_cells(self, offset: int, cells: Any) -> None:
         """Takes products [rows, n, width]; looks only into cells whose largest product may enter."""
-        highest = cells.amax(dim=2)
-        self._raise_top(highest)
+        highest = self._vectors.maxima(cells)
+        # The maxima are of disjoint sets of candidates: at least k products reach the k-th largest.
+        self._top = _largest(np.concatenate([self._top, highest], axis=1), self.k)
         cuts = self._cuts()
-        row, cell = np.nonzero(highest.cpu().numpy() >= cuts[:, None])
+        row, cell = np.nonzero(highest >= cuts[:, None])
         if len(row) == 0:
             return
-        device, width = cells.device, cells.shape[2]
-        chosen = cells[torch.from_numpy(row).to(device), torch.from_numpy(cell).to(device)]
-        limits = torch.from_numpy(cuts[row]).to(device)
-        kept, place = torch.nonzero(chosen >= limits[:, None], as_tuple=True)
-        values = chosen[kept, place].cpu().numpy()
-        kept_cells = kept.cpu().numpy()
-        self._pending.append((row[kept_cells], offset + cell[kept_cells] * width + place.cpu().numpy(), values))
+        kept, place, values = self._vectors.reaching(cells, row, cell, cuts[row])
+        self._pending.append((row[kept], offset + cell[kept] * cells.shape[2] + place, values))
         self.count += len(values)
-
-    def _raise_top(self, highest: torch.Tensor) -> None:
-        """Takes the maxima [rows, n] of disjoint sets of candidates: at least k products reach the k-th largest."""
-        top = torch.topk(highest, min(self.k, highest.shape[1]), dim=1).values
-        both = np.concatenate([self._top, top.cpu().numpy()], axis=1)
-        self._top = np.partition(both, both.shape[1] - self.k, axis=1)[:, -self.k :]
 
     def _cuts(self) -> FloatArray:
         """[rows] float32: products below are out."""
@@ -265,3 +237,10 @@ class Shortlist:
         ranked = Scored._make(column[sort] for column in both)
         first = ranked.columns() < self.k
         self.best = Scored._make(column[first] for column in ranked)
+
+
+def _largest(values: FloatArray, k: int) -> FloatArray:
+    """The k largest of the last axis, in any order."""
+    if k == 1:
+        return np.asarray(values.max(axis=-1, keepdims=True))
+    return np.asarray(np.partition(values, values.shape[-1] - k)[..., -k:])

@@ -9,33 +9,39 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import numpy as np
-import torch
 
 from pipeline.errors import EmbeddingInvalid, UsageError
 from pipeline.matching.identical_images import ImageLookup
 from pipeline.matching.int8_filter import MAX_DIMENSIONS, Codes, grown, load_kernels
-from pipeline.runtime.device import finish, lack_of_memory, own_stream
+from pipeline.matching.products import HostVectors, dead_between
+from pipeline.runtime.driver import HOST
 from pipeline.types import FloatArray, IntArray
+
+if TYPE_CHECKING:
+    from pipeline.matching.device_products import DeviceVectors
 
 NORM_TOLERANCE: Final = 1e-3  # float32 rounding changes a norm of 1 by 1e-6 at most; more is a fault
 
 _FIRST_CAPACITY: Final = 1024
 _COMPACT_DEAD: Final = 1024  # fewer dead rows cost nothing worth a copy of the index
-_HOST: Final = torch.device("cpu")
-_told: set[torch.device] = set()  # devices of which a warning said that they are too small for a search
+_told: set[str] = set()  # devices of which a warning said that they are too small for a search
 _log = logging.getLogger(__name__)
 _Answer = TypeVar("_Answer")
 
 
 def with_room(work: Callable[[IndexView], _Answer], view: IndexView) -> _Answer:
     """`work(view)`, or where its device has no memory for that, the same on the host: the answer is the same."""
-    if view.device.type == "cpu":
+    if view.device == HOST:
         return work(view)
+    import torch
+
+    from pipeline.runtime.device import lack_of_memory, own_stream
+
     try:
-        with own_stream(view.device):
+        with own_stream(torch.device(view.device)):
             return work(view)
     except RuntimeError as exc:
         detail = lack_of_memory(exc)
@@ -53,8 +59,7 @@ class IndexView:
     """
 
     embedding_size: int
-    device: torch.device
-    vectors: torch.Tensor  # [n, d] float32 on the device, for matrix products
+    vectors: HostVectors | DeviceVectors  # [n, d] float32 on the device, for matrix products
     host_vectors: FloatArray  # [n, d] float32, for exact scores
     order: IntArray  # [n] the order of insertion of the identities, unique among live rows
     codes: Codes | None  # [n, d] the int8 copy, if there is one
@@ -71,21 +76,25 @@ class IndexView:
         """Itself, so that functions take an index or a view."""
         return self
 
+    @property
+    def device(self) -> str:
+        """Where matrix products are made: `cpu`, or as torch calls it."""
+        return self.vectors.device
+
     def on_host(self) -> IndexView:
         """The same on the CPU. Copies no vectors."""
-        return replace(self, device=_HOST, vectors=torch.from_numpy(self.host_vectors))
+        return replace(self, vectors=HostVectors(self.host_vectors))
 
     def part(self, rows: range) -> IndexView:
         """A view of consecutive positions alone, for searches among them; the first is at 0. Copies no vectors."""
         between = slice(rows.start, rows.stop)
-        dead = self.dead[slice(*np.searchsorted(self.dead, (rows.start, rows.stop)))] - rows.start
         return replace(
             self,
             vectors=self.vectors[between],
             host_vectors=self.host_vectors[between],
             order=self.order[between],
             codes=None if self.codes is None else self.codes[between],
-            dead=dead,
+            dead=dead_between(self.dead, rows.start, rows.stop),
             images=ImageLookup(),
             lineage=object(),
         )
@@ -137,18 +146,19 @@ class ReferenceIndex:
     call `view` at any time, and sees each write completely or not at all.
     """
 
-    def __init__(self, embedding_size: int, device: str | torch.device = "cpu", *, quantized: bool = False) -> None:
+    def __init__(self, embedding_size: int, device: str = HOST, *, quantized: bool = False) -> None:
+        """`device`: `cpu`, or one of torch's."""
         if embedding_size < 1:
             raise UsageError(message=f"An embedding has at least one dimension, not {embedding_size}.")
         self.embedding_size = embedding_size
-        self.device = torch.device(device)
+        self.device = device
         self._images = ImageLookup()
         self._lineage = object()
         self._order = np.empty(0, dtype=np.int64)
         self._host = np.empty((0, embedding_size), dtype=np.float32)
         self._vectors = self._on_device(0)
         self._quantized = quantized
-        worth = quantized and embedding_size <= MAX_DIMENSIONS and load_kernels(self.device) is not None
+        worth = quantized and embedding_size <= MAX_DIMENSIONS and load_kernels(device) is not None
         self._codes = Codes.empty(0, embedding_size) if worth else None
         self._view = self._snapshot(0, 0.0, np.empty(0, dtype=np.int64))
 
@@ -216,7 +226,6 @@ class ReferenceIndex:
     def _snapshot(self, length: int, max_norm: float, dead: IntArray) -> IndexView:
         return IndexView(
             self.embedding_size,
-            self.device,
             self._vectors[:length],
             self._host[:length],
             self._order[:length],
@@ -233,9 +242,8 @@ class ReferenceIndex:
         self._reserve(start, end)
         self._order[start:end] = order
         self._host[start:end] = vectors
-        if self.device.type != "cpu":
-            self._vectors[start:end].copy_(torch.from_numpy(self._host[start:end]))
-            finish(self.device)  # searches have streams of their own
+        if not isinstance(self._vectors, HostVectors):
+            self._vectors.write(start, self._host[start:end])
         if self._codes is not None:
             self._codes.put(start, self._host[start:end])
 
@@ -251,22 +259,19 @@ class ReferenceIndex:
         if self._codes is not None:
             self._codes = self._codes.grown(capacity, length)
 
-    def _on_device(self, length: int) -> torch.Tensor:
-        if self.device.type != "cpu":
-            try:
-                return _device_copy(self._host, length, self.device)
-            except RuntimeError as exc:
-                detail, device, self.device = lack_of_memory(exc), self.device, _HOST
-                _log.warning("%s has too little memory for all references (%s): the CPU searches them", device, detail)
-        return torch.from_numpy(self._host)  # shares the memory
+    def _on_device(self, length: int) -> HostVectors | DeviceVectors:
+        """The first `length` vectors where products are made, with as much room as `_host` has."""
+        if self.device == HOST:
+            return HostVectors(self._host)  # shares the memory
+        from pipeline.matching.device_products import DeviceVectors
+        from pipeline.runtime.device import lack_of_memory
 
-
-def _device_copy(host: FloatArray, length: int, device: torch.device) -> torch.Tensor:
-    """[n, d] like `host`, on the device; the first `length` rows are filled."""
-    vectors = torch.empty(host.shape, dtype=torch.float32, device=device)
-    vectors[:length].copy_(torch.from_numpy(host[:length]))
-    finish(device)
-    return vectors
+        try:
+            return DeviceVectors.copied(self._host, length, self.device)
+        except RuntimeError as exc:
+            detail, device, self.device = lack_of_memory(exc), self.device, HOST
+            _log.warning("%s has too little memory for all references (%s): the CPU searches them", device, detail)
+            return self._on_device(length)
 
 
 def _with_dead(view: IndexView, positions: IntArray) -> IntArray:

@@ -16,11 +16,11 @@ from functools import partial
 from typing import Final
 
 import numpy as np
-import torch
 
 from pipeline.errors import InputError, PersonUnknown, RequestError
 from pipeline.matching.references import IndexView, ReferenceIndex
 from pipeline.people.locks import DirectoryLock, SharedLock
+from pipeline.runtime.driver import HOST
 from pipeline.store import Change, Committed, FaceVector, LocalStore, PersonRecord, References, utc_now
 
 _BYTES_PER_PERSON: Final = 1200  # of the Python objects of one identity, measured
@@ -44,7 +44,7 @@ class Directory:
         account_id: int,
         name: str,
         embedding_size: int,
-        device: str | torch.device = "cpu",
+        device: str = HOST,
         *,
         quantized: bool = False,
     ) -> None:
@@ -273,7 +273,7 @@ def _by_age(records: Iterable[PersonRecord]) -> list[PersonRecord]:
 class Directories:
     """The directories of a store in memory, each read when it is first used."""
 
-    def __init__(self, client: LocalStore, device: str | torch.device = "cpu", *, quantized: bool = False) -> None:
+    def __init__(self, client: LocalStore, device: str = HOST, *, quantized: bool = False) -> None:
         self._client = client
         self._device = device
         self._quantized = quantized

@@ -15,7 +15,8 @@ import torch
 
 from pipeline.config import AUTO, RunSettings
 from pipeline.errors import DeviceFailed, DeviceMissing, DeviceOutOfMemory
-from pipeline.runtime.threads import thread_count
+from pipeline.runtime.driver import has_cuda_driver
+from pipeline.runtime.threads import thread_count, threads_here
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -47,7 +48,7 @@ def resolve_device(name: str) -> torch.device:
     `set_tf32` says otherwise. Raises DeviceMissing.
     """
     if name == AUTO:
-        name = "cpu" if cuda_problem(0) else "cuda"
+        name = "cuda" if has_cuda_driver() and cuda_problem(0) is None else "cpu"
     if not _NAME.fullmatch(name):
         raise DeviceMissing(device=name, detail="a device is called auto, cpu, cuda or cuda:N")
     device = torch.device(name)
@@ -125,7 +126,7 @@ def _leave_tf32() -> None:
 def describe(device: torch.device) -> str:
     """What reports call the device: "cuda:0 (NVIDIA H100, 80 GB)" or "cpu (2 threads)"."""
     if device.type != "cuda":
-        return f"{device.type} ({torch.get_num_threads()} threads)"
+        return f"{device.type} ({threads_here()} threads)"
     properties = torch.cuda.get_device_properties(device)
     return f"{device} ({properties.name}, {properties.total_memory / 1e9:.0f} GB)"
 
@@ -143,7 +144,7 @@ def driver_uuid(device: torch.device) -> str | None:
 
 def on_cuda(settings: RunSettings) -> bool:
     """Whether the settings mean a CUDA device, whether or not there is one."""
-    return settings.device != "cpu" and (settings.device != AUTO or cuda_problem(0) is None)
+    return settings.device != "cpu" and (settings.device != AUTO or (has_cuda_driver() and cuda_problem(0) is None))
 
 
 def batch_workers(settings: RunSettings) -> int:

@@ -19,8 +19,8 @@ SelfCheck: TypeAlias = "Callable[[torch.device], str | None]"
 _outcomes: Final[dict[torch.device, dict[str, str | None]]] = {}
 
 
-def if_compiled(load: Callable[[], ModuleType]) -> Callable[[torch.device], ModuleType | None]:
-    """Makes of `load`, which imports compiled loops, a function that gives a device its loops.
+def if_compiled(load: Callable[[], ModuleType]) -> Callable[[str], ModuleType | None]:
+    """Makes of `load`, which imports compiled loops, a function that gives a type of device its loops.
 
     They are None on CUDA, and without a numba that works with this Python and NumPy: torch then does the same. The
     first call compiles them, up to half a minute, and logs that before it begins, or loads what an earlier process
@@ -37,7 +37,7 @@ def if_compiled(load: Callable[[], ModuleType]) -> Callable[[torch.device], Modu
         except (ImportError, OSError):  # OSError: numba's own library is missing
             return None
 
-    return lambda device: loops() if device.type == "cpu" else None
+    return lambda device_type: loops() if device_type == "cpu" else None
 
 
 def if_checked(load: Callable[[], tuple[ModuleType, SelfCheck]]) -> Callable[[torch.device], ModuleType | None]:

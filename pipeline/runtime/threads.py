@@ -1,15 +1,29 @@
-"""How many threads torch's operations use, and compiled loops on as many. Importing it needs no torch."""
+"""How many threads networks, compiled loops and matrix products use. Importing it needs no torch."""
 
 from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Sequence
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import TypeVar
+
+from threadpoolctl import ThreadpoolController
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+
+
+class _Threads(threading.local):
+    """A thread's number; the attribute of the class is that of threads that have none of their own."""
+
+    count: int | None = None  # one per core that this process may run on
+
+
+_threads = _Threads()
 
 
 def thread_count(threads: int) -> int:
@@ -23,29 +37,69 @@ def usable_cores() -> int:
 
 
 def set_threads(threads: int) -> int:
-    """Sets how many threads the CPU networks use (0: one per core that this process may run on), and returns it."""
-    count = thread_count(threads)
-    own_threads(count)
-    return count
+    """Sets how many threads the CPU works with (0: one per core that this process may run on), but for threads with a
+    number of their own, and returns it."""
+    _Threads.count = thread_count(threads)
+    own_threads(_Threads.count)
+    return _Threads.count
 
 
 def own_threads(threads: int) -> None:
-    """Sets how many threads torch's operations on this thread use, whatever other threads set later.
+    """Sets how many threads work for this thread, whatever `set_threads` sets later."""
+    _threads.count = threads
+    if "torch" in sys.modules:
+        import torch
 
-    When a thread first needs the number, torch gives it the one that any thread set last. Asking for it here makes that
-    happen now, so that it cannot replace this one later.
-    """
-    import torch
-
-    torch_threads()
-    torch.set_num_threads(threads)
+        # When a thread first needs the number, torch gives it the one that any thread set last. Asking for it here
+        # makes that happen now, so that it cannot replace this one later.
+        torch.get_num_threads()
+        torch.set_num_threads(threads)
 
 
-def torch_threads() -> int:
-    """How many threads torch's operations on this thread use."""
-    import torch
+@contextmanager
+def using_threads(threads: int) -> Iterator[None]:
+    """`own_threads` for the block (0: one per core that this process may run on)."""
+    before = threads_here()
+    own_threads(thread_count(threads))
+    try:
+        yield
+    finally:
+        own_threads(before)
 
-    return torch.get_num_threads()
+
+def threads_here() -> int:
+    """How many threads work for this thread."""
+    return _threads.count or usable_cores()
+
+
+class _SingleThreadedBlas:
+    """NumPy's matrix products on the thread that asks for them, while any thread is inside: they divide the work among
+    themselves (`over_threads`). BLAS has one number for the whole process."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._inside = 0
+
+    @functools.cached_property
+    def _controller(self) -> ThreadpoolController:
+        return ThreadpoolController()  # looks through the loaded libraries: some milliseconds
+
+    @contextmanager
+    def __call__(self) -> Iterator[None]:
+        with self._lock:
+            if not self._inside:
+                self._limit = self._controller.limit(limits=1, user_api="blas")
+            self._inside += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._inside -= 1
+                if not self._inside:
+                    self._limit.restore_original_limits()
+
+
+single_threaded_blas = _SingleThreadedBlas()
 
 
 def over_threads(do: Callable[[Item], Result], items: Sequence[Item], pool: str = "kernels") -> list[Result]:
@@ -53,7 +107,7 @@ def over_threads(do: Callable[[Item], Result], items: Sequence[Item], pool: str 
 
     Each pool serves its items in the order in which they come: short work that must not wait for long work has its own.
     """
-    threads = torch_threads()
+    threads = threads_here()
     if threads == 1 or len(items) < 2:
         return [do(item) for item in items]
     return list(_pool(threads, pool).map(do, items))
@@ -61,22 +115,24 @@ def over_threads(do: Callable[[Item], Result], items: Sequence[Item], pool: str 
 
 def parts(count: int) -> list[slice]:
     """`count` items in a few parts for every thread, so that none waits long for a slow one."""
-    threads = torch_threads()
-    return _split(count, 1 if threads == 1 else min(count, 4 * threads))
+    threads = threads_here()
+    return split(count, 1 if threads == 1 else min(count, 4 * threads))
 
 
 def even_parts(count: int, most: int) -> list[slice]:
     """`count` items in a part for every thread, but in no more than `most` parts."""
-    return _split(count, max(1, min(torch_threads(), most)))
+    return split(count, max(1, min(threads_here(), most)))
 
 
-def _split(count: int, number: int) -> list[slice]:
+def split(count: int, number: int) -> list[slice]:
+    """`count` items in `number` parts of nearly the same size."""
     return [slice(count * part // number, count * (part + 1) // number) for part in range(number)]
 
 
 @functools.cache
 def _pool(threads: int, name: str) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(threads, thread_name_prefix=name)
+    # A thread of a pool works alone: it must not wait for the others.
+    return ThreadPoolExecutor(threads, thread_name_prefix=name, initializer=setattr, initargs=(_threads, "count", 1))
 
 
 # A forked child has none of the threads, and would wait for them forever.

@@ -34,6 +34,7 @@ from pipeline.evaluation.bench.harness import Timing, timed
 from pipeline.matching.calibration import Calibration
 from pipeline.matching.group import group_faces
 from pipeline.matching.match import Matcher
+from pipeline.matching.products import HostVectors
 from pipeline.matching.references import ReferenceIndex
 from pipeline.matching.score import score_denominator
 from pipeline.types import BoolArray, Decisions, FaceBatch, FloatArray, IntArray
@@ -101,12 +102,14 @@ class BareProducts:
 
     def __init__(self, index: ReferenceIndex) -> None:
         self._index = index
-        self._elements = 2**21 if index.device.type == "cpu" else 2**25
+        self._elements = 2**21 if index.device == "cpu" else 2**25
         self._buffer = torch.empty(max(self._elements, 2048 * MAX_SHARD_FACES), device=index.device)
 
     def __call__(self, faces: FaceBatch) -> None:
         queries = torch.from_numpy(faces.embeddings).to(self._index.device)
-        for references in self._index.view().vectors.split(max(2048, self._elements // len(queries))):
+        vectors = self._index.view().vectors
+        rows = torch.from_numpy(vectors.rows) if isinstance(vectors, HostVectors) else vectors.rows
+        for references in rows.split(max(2048, self._elements // len(queries))):
             out = self._buffer[: len(queries) * len(references)].view(len(queries), len(references))
             torch.mm(queries, references.T, out=out)
 

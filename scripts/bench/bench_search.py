@@ -102,7 +102,8 @@ def assert_exact(view: IndexView, queries: FloatArray, k: int) -> None:
 
 def variants(view: IndexView, k: int) -> dict[str, Search]:
     """What is timed, by name: each takes queries [m, d]."""
-    plain, host, vectors = dataclasses.replace(view, codes=None), view.host_vectors, view.vectors
+    plain, host = dataclasses.replace(view, codes=None), view.host_vectors
+    vectors = torch.from_numpy(host)
     buffer = torch.empty(QUERIES * CHUNK, dtype=torch.float32)
 
     def facepipe(queries: FloatArray) -> Nearest:
@@ -184,7 +185,7 @@ def main() -> None:
     parser.add_argument("--max-ratio-64", type=float, default=None, help="fail above it, against the bare products")
     args = parser.parse_args()
     begun = time.perf_counter()
-    prepare_s = timed(lambda: int8_filter.load_kernels(torch.device("cpu")))
+    prepare_s = timed(lambda: int8_filter.load_kernels("cpu"))
     view, queries, append_s = make_task(args.references)
     assert_exact(view, queries, args.k)
     timings = measure(view, queries, args.k, args.repeats)

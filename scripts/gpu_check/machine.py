@@ -52,7 +52,7 @@ def env(options: Options, found: Findings) -> None:
             found.put(one.subject, one.as_dict())
             found.expect(one.level != FAIL, f"{one.subject}: {one.detail}")
     with found.part("compiled loops"):
-        found.put("numba's loops", load_kernels(torch.device("cpu")) is not None)
+        found.put("numba's loops", load_kernels("cpu") is not None)
     if options.cuda:
         found.expect(not torch.backends.cudnn.allow_tf32, "convolutions run in TF32")
         with found.part("device meter"):

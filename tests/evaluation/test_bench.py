@@ -14,7 +14,7 @@ from PIL import Image
 
 from pipeline.config import DecodeSettings, load_settings
 from pipeline.errors import SourceEmpty
-from pipeline.evaluation.bench.bench import SameFaces, Side, bench, default_threads, take_sample
+from pipeline.evaluation.bench.bench import SameFaces, Side, bench, take_sample
 from pipeline.evaluation.bench.harness import Timing, interleave, turn_ratios
 from pipeline.evaluation.bench.parity import Extracted
 from pipeline.evaluation.bench.reference import image_size, read_image, upright_crop
@@ -22,6 +22,7 @@ from pipeline.evaluation.report import Report
 from pipeline.extraction.align import FIVE_POINT_SIZE, warp_crops
 from pipeline.extraction.images.batch import ImageBatch
 from pipeline.extraction.images.decode import decode_image
+from pipeline.runtime.threads import using_threads
 from pipeline.types import Detections, SilentProgress
 from tests.cli.report import answer
 
@@ -184,17 +185,13 @@ class TorchWatch:
 def test_the_reference_has_all_threads_and_the_same_precision(monkeypatch: pytest.MonkeyPatch) -> None:
     chain, advanced = TorchWatch(), []
     files = [Path(str(number)) for number in range(20)]
-    side = Side(chain, [files[:12], files[12:]], advanced.append, partial(default_threads, 3))
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # as facepipe's workers leave it
+    side = Side(chain, [files[:12], files[12:]], advanced.append, partial(using_threads, 3))
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)  # as its settings leave it
-    try:
+    with using_threads(1):  # as facepipe's workers leave it
         side.warm_up()
         assert [len(files) for files in chain.lists] == [12, 8]
         side()
         assert (torch.get_num_threads(), torch.backends.cudnn.allow_tf32) == (1, False)
-    finally:
-        torch.set_num_threads(threads)
     assert chain.settings == [(3, False), (3, False)]
     assert advanced == [12, 8]
     assert list(side.faces) == files

@@ -42,7 +42,7 @@ def path(request: pytest.FixtureRequest, device: str, monkeypatch: pytest.Monkey
     """Detection by numba's loops, on the CPU, and without them."""
     if request.param == "torch":
         use_torch(monkeypatch)
-    elif load_kernels(torch.device(device)) is None:
+    elif load_kernels(device) is None:
         pytest.skip("no compiled loops: numba is not installed, or the device is CUDA")
 
 

@@ -15,11 +15,12 @@ from torch import nn
 from pipeline.extraction.detection.cascade import load_kernels
 from pipeline.extraction.detection.networks import CropNetwork, MtcnnNetworks, crop_network, normalise
 from pipeline.extraction.images.batch import ImageBatch
+from pipeline.runtime.threads import using_threads
 
 # The first process of a test run that imports this compiles the loops, which takes long; the others wait for its files.
 with Path(__file__).open() as file:
     fcntl.flock(file, fcntl.LOCK_EX)
-    KERNELS = load_kernels(torch.device("cpu"))
+    KERNELS = load_kernels("cpu")
 pytestmark = pytest.mark.skipif(KERNELS is None, reason="numba is not installed")
 
 SIZES = {"rnet": 24, "onet": 48}
@@ -78,15 +79,12 @@ def test_no_crops_give_no_outputs(name: str, cpu_networks: MtcnnNetworks, crops:
 def test_threads_and_neighbours_do_not_matter(
     name: str, cpu_networks: MtcnnNetworks, crops: dict[str, torch.Tensor]
 ) -> None:
-    compiled, threads = crop_network(getattr(cpu_networks, name), KERNELS), torch.get_num_threads()
+    compiled = crop_network(getattr(cpu_networks, name), KERNELS)
     with torch.inference_mode():
         alone = torch.cat([compiled(crop[None])[-1] for crop in crops[name]])
-        try:
-            for count in (1, 3):
-                torch.set_num_threads(count)
+        for count in (1, 3):
+            with using_threads(count):
                 assert torch.allclose(compiled(crops[name])[-1], alone, atol=1e-5)
-        finally:
-            torch.set_num_threads(threads)
 
 
 def test_other_modules_are_used_as_they_are() -> None:

@@ -21,6 +21,7 @@ from pipeline.extraction.detection.proposals import Cells, FindCells, cell_finde
 from pipeline.extraction.detection.pyramid import Level, pyramid
 from pipeline.extraction.images.batch import ImageBatch
 from pipeline.runtime.stage_times import CallCounts
+from pipeline.runtime.threads import using_threads
 
 CPU = torch.device("cpu")
 
@@ -34,7 +35,7 @@ def photos(hopper_path: Path, astronaut_path: Path) -> list[np.ndarray]:
 
 
 def compiled_cells(pnet: CanvasPNet) -> FindCells:
-    kernels = load_kernels(CPU)
+    kernels = load_kernels("cpu")
     if kernels is None:
         pytest.skip("numba is not installed")
     return cell_finder(pnet, kernels)
@@ -114,20 +115,17 @@ def test_compiled_cells_equal_those_of_canvases(photos: list[np.ndarray], cpu_ne
 
 
 def test_cells_do_not_depend_on_batch_or_threads(photos: list[np.ndarray], cpu_networks: MtcnnNetworks) -> None:
-    finder, threads = compiled_cells(cpu_networks.pnet), torch.get_num_threads()
+    finder = compiled_cells(cpu_networks.pnet)
     pyramids = [pyramid(*photo.shape[:2], 20, 0.709) for photo in photos]
     alone = [by_place(find(finder, [p], [levels], 0.6)) for p, levels in zip(photos, pyramids, strict=True)]
-    try:
-        for count in (1, 3):
-            torch.set_num_threads(count)
+    for count in (1, 3):
+        with using_threads(count):
             together = find(finder, photos, pyramids, 0.6)
-            order = torch.stack([together.image, together.level, together.row, together.column], dim=1).tolist()
-            assert order == sorted(order)
-            for (image, *rest), answer in by_place(together).items():
-                assert np.array_equal(alone[image][(0, *rest)], answer)
-            assert len(order) == sum(len(cells) for cells in alone)
-    finally:
-        torch.set_num_threads(threads)
+        order = torch.stack([together.image, together.level, together.row, together.column], dim=1).tolist()
+        assert order == sorted(order)
+        for (image, *rest), answer in by_place(together).items():
+            assert np.array_equal(alone[image][(0, *rest)], answer)
+        assert len(order) == sum(len(cells) for cells in alone)
 
 
 @pytest.mark.parametrize("threshold", [0.0, 0.3, 0.6, 0.99, 1.0])
@@ -170,7 +168,7 @@ NO_KERNELS = (
     "from pipeline.extraction.detection import cascade as detection\n"
     "from pipeline.extraction.images import batch as images\n"
     "for module in (detection, images):\n"
-    "    assert module.load_kernels(torch.device('cpu')) is None\n"
+    "    assert module.load_kernels('cpu') is None\n"
 )
 DETECTION = (
     "import numpy as np\n"

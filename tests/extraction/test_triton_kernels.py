@@ -48,7 +48,7 @@ def boxes_in(images: ImageBatch, count: int) -> tuple[torch.Tensor, torch.Tensor
 
 def test_crops_equal_torchs_and_the_compiled_loops(triton_kernels: Kernels, device: str, full: bool) -> None:
     """Enlarged and shrunk; single pixels, rows and columns, and at every edge; images of any mix of sizes."""
-    pictures, loops = noise((90, 201), (7, 5), (1, 1), (333, 64)), batch.load_kernels(CPU)
+    pictures, loops = noise((90, 201), (7, 5), (1, 1), (333, 64)), batch.load_kernels("cpu")
     ours, theirs = ImageBatch(pictures, device), ImageBatch(pictures)
     where = boxes_in(theirs, 40 if full else 10)
     there = [column.to(device) for column in where]

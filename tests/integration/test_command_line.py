@@ -103,6 +103,24 @@ def test_ctrl_c_finishes_the_shard_and_the_same_command_goes_on(
     assert answer("check", "--store", store)["problems"] == []
 
 
+def test_a_signal_while_the_models_are_loaded_ends_the_run_at_once(
+    demo: tuple[Path, dict[str, Any]], tmp_path: Path
+) -> None:
+    folder, first = demo
+    words = ("run", str(folder / "demo-photos"), "--store", str(tmp_path / "store"), "--json")
+    child = subprocess.Popen([*FACEPIPE, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    with child:
+        assert child.stderr is not None
+        assert any("loading the models" in line for line in child.stderr)
+        child.send_signal(signal.SIGINT)
+        output, errors = child.communicate(timeout=TIMEOUT_S)
+    assert child.returncode == 9, errors
+    assert "the models were being loaded" in json.loads(output)["message"]
+    assert "in hand" not in errors
+    report = answer(*words)
+    assert (report["images"], report["decoded"]) == (first["images"], first["run"]["decoded"])
+
+
 def test_the_notebook_runs_over_the_demo(demo: tuple[Path, dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
     """Its code, cell by cell in one namespace; a notebook server adds nothing to that."""
     folder, _ = demo

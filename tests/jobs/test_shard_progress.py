@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 
-from pipeline.jobs.shard_progress import ShardProgress
+import pytest
+
+from pipeline.cli.progress import LongWork
+from pipeline.errors import Interrupted
+from pipeline.jobs.shard_progress import ShardProgress, loading_models
 from tests.integration.conftest import RecordedProgress
 
 
@@ -36,3 +41,25 @@ def test_a_shard_that_is_done_needs_no_time() -> None:
     stop.set()
     progress.advance(4)
     assert recorded.notes == []
+
+
+def test_models_need_not_be_loaded_to_the_end() -> None:
+    went_on = []
+
+    def load(number: int) -> None:
+        signal.raise_signal(number)
+        went_on.append(number)
+
+    with LongWork() as long:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            long.stop.clear()
+            with pytest.raises(Interrupted, match="the models were being loaded"), loading_models(long.stop):
+                load(number)
+        assert went_on == []
+        assert not long.stop.nothing_in_hand
+        long.stop.clear()
+        with pytest.raises(KeyboardInterrupt), loading_models(long.stop):  # somebody else's
+            raise KeyboardInterrupt
+    stop = threading.Event()
+    with pytest.raises(Interrupted), loading_models(stop):
+        stop.set()

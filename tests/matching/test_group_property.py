@@ -12,11 +12,12 @@ from hypothesis import HealthCheck, Phase, event, given, seed, settings
 from hypothesis import strategies as st
 
 from pipeline.config import is_threshold
-from pipeline.matching import match
+from pipeline.matching import match, products
 from pipeline.matching.calibration import Calibration
 from pipeline.matching.group import group_faces
 from pipeline.matching.match import Matcher
 from pipeline.matching.references import ReferenceIndex
+from pipeline.runtime.threads import using_threads
 from pipeline.types import Decisions, FaceBatch, FloatArray
 
 BOXES = ([0, 0, 10, 10], [0, 0, 10, 20], [0, 0, 10, 21], [50, 50, 60, 60])  # IoU 1/2, just below it, 0
@@ -100,9 +101,8 @@ def grouped(case: Case) -> Decisions:
     faces = FaceBatch(case.vectors[s:], np.array(case.insertable[s:], dtype=np.bool_), case.hashes[s:], boxes[s:])
     matcher = Matcher(Calibration(case.exponent), case.threshold)
     with (
-        patch.object(match, "_CHUNK", case.chunk),
-        patch.object(match, "_ELEMENTS", {"cpu": 1}),
-        patch.object(match, "QUERY_ROWS", case.chunk + 1),
+        patch.multiple(products, _CHUNK=case.chunk, _ELEMENTS=1, _LEAST_ROWS=1, MOST_ROWS=case.chunk + 1),
+        using_threads(2),
         patch.object(match, "_PENDING", 2 * case.chunk),
     ):
         return group_faces(faces, index, matcher, block_faces=case.block)

@@ -18,7 +18,7 @@ from pipeline.matching.int8_filter import Codes, candidates
 from pipeline.matching.match import Matcher
 from pipeline.matching.references import IndexView, ReferenceIndex
 from pipeline.matching.score import exact_dots
-from pipeline.runtime import threads
+from pipeline.runtime.threads import own_threads
 from pipeline.types import DoubleArray, FloatArray
 from tests.matching.vectors import append, make_index, unit, unit_rows
 
@@ -161,7 +161,7 @@ def test_numba_is_imported_when_it_is_needed_and_may_be_missing() -> None:
         "from pipeline.matching.references import ReferenceIndex\n"
         "ReferenceIndex(4); assert 'numba' not in sys.modules\n"
         "sys.modules['numba'] = None\n"
-        "import torch; assert int8_filter.load_kernels(torch.device('cpu')) is None\n"
+        "assert int8_filter.load_kernels('cpu') is None\n"
         "assert ReferenceIndex(4, quantized=True).view().codes is None\n"
     )
 
@@ -170,16 +170,16 @@ def test_numba_is_imported_when_it_is_needed_and_may_be_missing() -> None:
 
 
 def test_eight_threads_search_while_one_writes(monkeypatch: pytest.MonkeyPatch, full: bool) -> None:
-    """Each search is of its own view, alone (in parts on the pool) and in a batch (torch's threads); its answer is
-    that of a plain scan."""
+    """Each search is of its own view, alone (in parts on the pool) and in a batch; its answer is that of a plain
+    scan."""
     monkeypatch.setattr(int8_filter, "_PART_CODES", 2**14)
-    monkeypatch.setattr(threads, "torch_threads", lambda: 2)
     vectors, queries = unit_rows(1, 9000, 64), unit_rows(2, 24, 64)
     index = ReferenceIndex(64, quantized=True)
     append(index, vectors[:3000])
     wrong: list[int] = []
 
     def read(thread: int) -> None:
+        own_threads(2)
         for _ in range(20 if full else 4):
             view = index.view()
             alone, _ = MATCHER.top_k(view, queries[thread : thread + 1], 5)
@@ -211,7 +211,7 @@ def test_a_forked_child_can_search() -> None:
         "from pipeline.matching import int8_filter\n"
         "from pipeline.matching.int8_filter import Codes, candidates\n"
         "int8_filter._PART_CODES = 1\n"
-        "import torch; torch.set_num_threads(2)\n"
+        "from pipeline.runtime.threads import set_threads; set_threads(2)\n"
         "rows = np.eye(64, dtype=np.float32); codes = Codes.empty(64, 64); codes.put(0, rows)\n"
         "def search(): return candidates(codes, np.empty(0, np.int64), rows[:1], 1, 1.0, 1e-12, 0.5)[0].tolist()\n"
         "assert search() == [0]\n"

@@ -13,12 +13,12 @@ import torch
 from pipeline.config import CONTRACT_FMR
 from pipeline.errors import BadValue, DeviceError, EmbeddingInvalid, UnknownKey, UsageError
 from pipeline.matching.calibration import Calibration
-from pipeline.matching.error_bound import ProductFilter, check_full_precision
+from pipeline.matching.error_bound import ProductFilter
 from pipeline.matching.match import Matcher
 from pipeline.matching.references import ReferenceIndex
 from pipeline.matching.score import contract_distance, exact_dots, similarity_score
 from pipeline.types import FloatArray
-from tests.matching.vectors import make_index, unit_rows
+from tests.matching.vectors import TORCH_ON_CPU, make_index, unit_rows
 
 EXPONENTS = (0.25, 0.7, 1.0, 1.281, 2.0, 4.0)
 
@@ -176,19 +176,21 @@ def test_the_match_cut_excludes_no_match_and_nearly_all_others(exponent: float) 
 def test_float32_products_keep_the_bound(device: str) -> None:
     a, b = unit_rows(1, 400, 512), unit_rows(2, 300, 512)
     b[:100] = a[:100]
-    products = (torch.from_numpy(a).to(device) @ torch.from_numpy(b).to(device).T).cpu().numpy()
+    for _, chunk in make_index(b, device=device).view().vectors.chunks(a, np.empty(0, np.int64)):
+        products = np.array(chunk.tolist())
     exact = np.stack([exact_dots(np.repeat(row[None], 300, axis=0), b) for row in a])
     assert np.abs(products - exact).max() <= ProductFilter(512, 1.001, Calibration()).bound
 
 
-def test_reduced_precision_is_refused(device: str) -> None:
+def test_reduced_precision_is_refused() -> None:
+    index, matcher = make_index(unit_rows(1, 4, 8), device=TORCH_ON_CPU), Matcher(Calibration(), 0.54)
     torch.set_float32_matmul_precision("medium")
     try:
         with pytest.raises(DeviceError, match="float32"):
-            check_full_precision(torch.device(device))
+            matcher.top_k(index, unit_rows(1, 4, 8), 1)
     finally:
         torch.set_float32_matmul_precision("highest")
-    check_full_precision(torch.device(device))
+    matcher.top_k(index, unit_rows(1, 4, 8), 1)
 
 
 # --- search

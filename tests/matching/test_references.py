@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import threading
-from contextlib import nullcontext
 
 import numpy as np
 import pytest
 import torch
 
 from pipeline.errors import EmbeddingInvalid, UsageError
-from pipeline.matching import match, references
+from pipeline.matching import references
 from pipeline.matching.calibration import Calibration
+from pipeline.matching.device_products import DeviceVectors
 from pipeline.matching.identical_images import ImageLookup, box_iou
-from pipeline.matching.match import Matcher, _products
+from pipeline.matching.match import Matcher
 from pipeline.matching.references import IndexView, ReferenceIndex, changes_since
 from pipeline.types import FloatArray
-from tests.matching.vectors import BOX, append, make_index, unit_rows
+from tests.matching.vectors import BOX, TORCH_ON_CPU, append, make_index, unit_rows
 
 
 def positions(*numbers: int) -> np.ndarray:
@@ -27,7 +27,7 @@ def content(view: IndexView) -> tuple[object, ...]:
     """All that a view shows, as values."""
     identical = [view.find_identical((str(number),), BOX) for number in range(60)]
     alive = [view.is_alive(position) for position in range(-1, len(view) + 1)]
-    vectors = view.vectors.cpu().numpy().tobytes(), view.host_vectors.tobytes()
+    vectors = view.vectors.on_host().tobytes(), view.host_vectors.tobytes()
     return len(view), vectors, view.order.tolist(), view.dead.tolist(), view.max_norm, identical, alive
 
 
@@ -41,41 +41,38 @@ def test_the_index_grows_and_keeps_everything(device: str) -> None:
         before = index.view()
         append(index, vectors[start:end])
         assert len(index) == len(index.view()) == end
-        assert torch.equal(before.vectors.cpu(), torch.from_numpy(vectors[:start]))
+        assert np.array_equal(before.vectors.on_host(), vectors[:start])
     view = index.view()
-    assert torch.equal(view.vectors.cpu(), torch.from_numpy(vectors))
+    assert np.array_equal(view.vectors.on_host(), vectors)
     assert np.array_equal(view.host_vectors, vectors)
     assert view.order.tolist() == list(range(2500))
     assert view.view() is view
 
 
 @pytest.fixture
-def small_device(monkeypatch: pytest.MonkeyPatch) -> torch.device:
-    """A device with memory for 500 references, which stands in the host's memory, and none for any product."""
+def small_device(monkeypatch: pytest.MonkeyPatch) -> str:
+    """torch on the CPU, as a device with memory for 500 references, and none for any product."""
+    copied = DeviceVectors.copied
 
-    def device_copy(host: FloatArray, length: int, device: torch.device) -> torch.Tensor:
+    def small(host: FloatArray, length: int, device: str) -> DeviceVectors:
         if length > 500:
             raise torch.OutOfMemoryError(f"{device} is full")
-        return torch.from_numpy(host.copy())
+        return copied(host, length, device)
 
-    def products(view: IndexView, queries: FloatArray) -> object:
-        if view.device.type != "cpu":
-            raise RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`")
-        return _products(view, queries)
+    def chunks(*_: object) -> object:
+        raise RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`")
 
-    for name in ("own_stream", "finish"):
-        monkeypatch.setattr(references, name, lambda _: nullcontext())
     monkeypatch.setattr(references, "_told", set())
-    monkeypatch.setattr(references, "_device_copy", device_copy)
-    monkeypatch.setattr(match, "_products", products)
-    return torch.device("cuda:7")
+    monkeypatch.setattr(DeviceVectors, "copied", small)
+    monkeypatch.setattr(DeviceVectors, "chunks", chunks)
+    return TORCH_ON_CPU
 
 
 def test_where_the_device_has_too_little_memory_the_host_goes_on(
-    small_device: torch.device, caplog: pytest.LogCaptureFixture
+    small_device: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     vectors = unit_rows(1, 2500, 8)
-    on_host, index = make_index(vectors[:600]), make_index(vectors[:600], device=str(small_device))
+    on_host, index = make_index(vectors[:300]), make_index(vectors[:300], device=small_device)
     assert index.device == small_device
     old, matcher = index.view(), Matcher(Calibration(), 0.54)
     expected = matcher.top_k(on_host, vectors[:9], 3)
@@ -83,12 +80,13 @@ def test_where_the_device_has_too_little_memory_the_host_goes_on(
         assert np.array_equal(found, correct)
     matcher.top_k(old, vectors[:9], 3)
     assert caplog.text.count("too little memory for a search (CUDA error: CUBLAS") == 1  # not at each one
-    append(on_host, vectors[600:])
-    append(index, vectors[600:])  # copies the first 600, which are too many
-    assert index.device.type == "cpu"
-    assert "too little memory for all references (cuda:7 is full)" in caplog.text
+    for part in (vectors[300:600], vectors[600:1100]):
+        append(on_host, part)
+        append(index, part)
+    assert index.device == "cpu"  # the copy of the first 600 was too much
+    assert f"too little memory for all references ({small_device} is full)" in caplog.text
     assert content(index.view()) == content(on_host.view())
-    assert torch.equal(old.vectors, torch.from_numpy(vectors[:600]))
+    assert np.array_equal(old.vectors.on_host(), vectors[:300])
 
 
 def test_an_append_that_does_not_fit_adds_nothing() -> None:
@@ -236,7 +234,7 @@ def test_a_compacted_copy_holds_the_live_rows_in_their_order(device: str) -> Non
     assert kept.tolist() == [0, 1, 2, *range(5, 10), *range(40, 52)]
     old, new = index.view(), copy.view()
     assert np.array_equal(new.host_vectors, old.host_vectors[kept])
-    assert torch.equal(new.vectors.cpu(), old.vectors.cpu()[kept])
+    assert np.array_equal(new.vectors.on_host(), old.vectors.on_host()[kept])
     assert new.order.tolist() == old.order[kept].tolist()
     assert len(new.dead) == 0
     assert new.find_identical(("41",), BOX) == kept.tolist().index(41)

@@ -12,12 +12,12 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
-from pipeline.matching import int8_filter, match
+from pipeline.matching import device_products, int8_filter, match, products
 from pipeline.matching.calibration import Calibration
 from pipeline.matching.int8_filter import candidates
 from pipeline.matching.match import Matcher, Nearest
 from pipeline.matching.references import IndexView, ReferenceIndex
-from pipeline.runtime import threads
+from pipeline.runtime.threads import using_threads
 from pipeline.types import FloatArray, IntArray
 from tests.matching.vectors import append, unit
 
@@ -122,12 +122,11 @@ def brute_force(case: Case) -> Nearest:
 def search(case: Case, view: IndexView) -> Nearest:
     with (
         patch.object(match, "_FEW_ROWS", 1),
-        patch.object(match, "_CHUNK", case.chunk),
-        patch.object(match, "_ELEMENTS", {"cpu": 1, "cuda": 1}),
-        patch.object(match, "QUERY_ROWS", case.chunk + 1),
+        patch.multiple(products, _CHUNK=case.chunk, _ELEMENTS=1, _LEAST_ROWS=1, MOST_ROWS=case.chunk + 1),
+        patch.multiple(device_products, _CHUNK=case.chunk, _ELEMENTS=1, MOST_ROWS=case.chunk + 1),
         patch.object(match, "_PENDING", 2 * case.chunk),
         patch.object(int8_filter, "_PART_CODES", case.parts),
-        patch.object(threads, "torch_threads", lambda: 3),
+        using_threads(3),
         patch.object(int8_filter, "_LEAST_ROOM", case.room),
     ):
         matcher = Matcher(Calibration(case.exponent), case.threshold)

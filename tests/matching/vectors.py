@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 import numpy as np
 
@@ -31,6 +32,10 @@ def append(
     boxes = np.tile(np.array(BOX, dtype=np.float32), (len(vectors), 1))
     hashes = [(str(number),) for number in numbers]
     index.append(vectors, np.array(numbers, np.int64), hashes, boxes, np.array(remove, np.int64))
+
+
+# torch's products in the host's memory: what CUDA runs, where there is none.
+TORCH_ON_CPU: Final = "cpu:0"
 
 
 def make_index(

@@ -12,6 +12,7 @@ import torch
 
 from pipeline.config import RunSettings
 from pipeline.errors import DeviceFailed, DeviceMissing, DeviceOutOfMemory
+from pipeline.runtime import device as device_module
 from pipeline.runtime.device import (
     CUDA_BATCHES,
     FittingBatches,
@@ -50,7 +51,8 @@ def asked_again(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def pretend(monkeypatch: pytest.MonkeyPatch, **answers: object) -> None:
-    """torch.cuda answers so."""
+    """There is a driver, and torch.cuda answers so."""
+    monkeypatch.setattr(device_module, "has_cuda_driver", lambda: True)
     for name, answer in {
         "is_available": True,
         "device_count": 2,

@@ -16,7 +16,7 @@ from pipeline.errors import BadValue
 from pipeline.extraction.embed import load_embedder
 from pipeline.jobs.models import load_extractor
 from pipeline.jobs.store_identity import make_identity, settings_of_store
-from pipeline.matching.error_bound import check_full_precision
+from pipeline.matching.device_products import check_full_precision
 from pipeline.models.backend import choose_backend, fast_precision
 from pipeline.models.registry import CASIA_WEBFACE
 from pipeline.models.weights import resolve

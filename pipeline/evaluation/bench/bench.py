@@ -9,14 +9,13 @@ import statistics
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from pipeline.config import DetectSettings, Settings, SourceSettings
 from pipeline.errors import ImageRejected, SourceEmpty
@@ -40,7 +39,7 @@ from pipeline.jobs.store_identity import weights_file
 from pipeline.models.weights import cache_folder, resolve
 from pipeline.runtime.buckets import is_address
 from pipeline.runtime.device import describe, resolve_device
-from pipeline.runtime.threads import set_threads, thread_count
+from pipeline.runtime.threads import thread_count, using_threads
 from pipeline.types import ByteArray, ImageRef, Progress
 
 _FACEPIPE, _REFERENCE = "facepipe", "reference"
@@ -82,7 +81,7 @@ def bench(
     shards = [files[start : start + rows] for start in range(0, len(files), rows)]
     reference_chain = ReferenceChain(weights, settings.detect, settings.align.margin_px, str(device))
     lists = equal_sized(files, LIST_IMAGES, LIST_PIXELS)
-    threads = partial(default_threads, settings.run.threads)
+    threads = partial(using_threads, settings.run.threads)
     facepipe = Side(chain, shards, progress.advance)
     reference = Side(reference_chain, lists, progress.advance, threads)
     for side in (facepipe, reference):
@@ -176,17 +175,6 @@ class Side:
         for number, files in enumerate(self.lists):
             yield number
             self.advance(len(files))
-
-
-@contextmanager
-def default_threads(threads: int) -> Iterator[None]:
-    """As torch has it by default: `threads` threads for every operation (0: one per core)."""
-    before = torch.get_num_threads()
-    set_threads(threads)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def take_sample(source: Path, settings: Settings, images: int) -> tuple[list[Path], Counter[str]]:

@@ -53,7 +53,7 @@ class MtcnnDetector:
         self.networks = networks
         self.settings = settings
         self.counts = {stage: CallCounts() for stage in DETECTION}
-        kernels = load_kernels(networks.device)
+        kernels = load_kernels(networks.device.type)
         self._likely_cells = cell_finder(networks.pnet, kernels)
         # Each network of crops, their size, and the widths of its outputs.
         self._crop_networks = {

@@ -112,7 +112,7 @@ class ImageBatch:
         """
         if triton := load_triton(self.device):
             return cast(torch.Tensor, triton.crops(self, image, boxes, size, smooth=False))
-        if kernels := load_kernels(self.device):
+        if kernels := load_kernels(self.device.type):
             return self._cut(kernels.area_crops, image, boxes, size)
         return self.area_crops_by_torch(image, boxes, size)
 
@@ -146,7 +146,7 @@ class ImageBatch:
         """
         if triton := load_triton(self.device):
             return cast(torch.Tensor, triton.crops(self, image, boxes, size, smooth=True))
-        if kernels := load_kernels(self.device):
+        if kernels := load_kernels(self.device.type):
             return self._cut(kernels.smooth_crops, image, boxes, size)
         return self.smooth_crops_by_torch(image, boxes, size)
 
@@ -191,7 +191,7 @@ class ImageBatch:
         (zeros, align_corners) and OpenCV's `warpAffine` (linear, constant border), but for images of any sizes at once:
         in a compiled loop, or with the same bits in one gather.
         """
-        kernels = load_kernels(self.device)
+        kernels = load_kernels(self.device.type)
         if kernels is None:
             return self._sample(image, points)
         return self._filled(kernels.sample, image, points, torch.empty((*points.shape[:2], 3)))

@@ -19,7 +19,7 @@ from pipeline.config import DEVICE, FAST, DecodeSettings, RunSettings
 from pipeline.errors import BadValue, ImageRejected
 from pipeline.extraction.images.decode import ARRAY_TURNS, decode_image
 from pipeline.runtime.device import finish, on_cuda, raise_if_failed
-from pipeline.runtime.threads import over_threads, torch_threads
+from pipeline.runtime.threads import over_threads, threads_here
 from pipeline.types import DecodedImage, DeviceImage, EncodedImage
 
 _MANY: Final = 8  # if so many images all fail, the device is the reason, not the images
@@ -73,7 +73,7 @@ class JpegLibrary:
         where, kinds = library.NVIMGCODEC_DEVICE_CPU_ONLY, [library.CPU_ONLY]
         if device.type == "cuda":  # without the library's CPU decoders: they take files that ours refuses
             where, kinds = device.index, [library.HW_GPU_ONLY, library.GPU_ONLY, library.HYBRID_CPU_GPU]
-        return library.Decoder(where, torch_threads(), [library.Backend(kind) for kind in kinds], self._options)
+        return library.Decoder(where, threads_here(), [library.Backend(kind) for kind in kinds], self._options)
 
 
 class DeviceDecoder:

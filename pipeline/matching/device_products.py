@@ -1,0 +1,105 @@
+"""What `products` does, in torch: for references in the memory of a CUDA device, in this thread's stream."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final, TypeVar
+
+import numpy as np
+import torch
+
+from pipeline.errors import DeviceError
+from pipeline.matching.products import MOST_ROWS, dead_between
+from pipeline.runtime.device import finish
+from pipeline.types import FloatArray, IntArray
+
+# As in `products`, but each chunk costs a synchronisation.
+_CHUNK: Final = 2048
+_ELEMENTS: Final = 2**25
+_Found = TypeVar("_Found")
+
+
+class DeviceVectors:
+    """[n, d] float32 references in a device's memory. Methods as `products.HostVectors` has them."""
+
+    def __init__(self, rows: torch.Tensor, device: str) -> None:
+        self.rows = rows
+        self.device = device
+
+    @classmethod
+    def copied(cls, host: FloatArray, length: int, device: str) -> DeviceVectors:
+        """Room for as many rows as `host` has, with a copy of the first `length`. Raises what torch does."""
+        vectors = cls(torch.empty(host.shape, dtype=torch.float32, device=device), device)
+        vectors.write(0, host[:length])
+        return vectors
+
+    def write(self, start: int, rows: FloatArray) -> None:
+        """Copies `rows` to the rows from `start` on."""
+        self.rows[start : start + len(rows)].copy_(torch.from_numpy(rows))
+        finish(self.rows.device)  # searches have streams of their own
+
+    def __getitem__(self, rows: slice) -> DeviceVectors:
+        return DeviceVectors(self.rows[rows], self.device)
+
+    def on_host(self) -> FloatArray:
+        return np.asarray(self.rows.cpu().numpy())
+
+    @staticmethod
+    def in_parts(search: Callable[[slice], _Found], queries: int) -> list[tuple[slice, _Found]]:
+        parts = [slice(start, min(start + MOST_ROWS, queries)) for start in range(0, queries, MOST_ROWS)]
+        return [(part, search(part)) for part in parts]  # one after another: they are work for the same device
+
+    def chunks(self, queries: FloatArray, dead: IntArray) -> Iterator[tuple[int, torch.Tensor]]:
+        check_full_precision(self.rows.device)
+        rows, count = len(queries), len(self.rows)
+        chunk = max(_CHUNK, _ELEMENTS // rows)
+        on_device = self._moved(queries)
+        buffer = torch.empty(rows * min(chunk, count), dtype=torch.float32, device=self.rows.device)
+        for start in range(0, count, chunk):
+            references = self.rows[start : start + chunk]
+            products = buffer[: rows * len(references)].view(rows, len(references))
+            torch.mm(on_device, references.T, out=products)
+            removed = dead_between(dead, start, start + len(references))
+            if len(removed):
+                products[:, self._moved(removed)] = -torch.inf
+            yield start, products
+
+    @staticmethod
+    def maxima(cells: torch.Tensor) -> FloatArray:
+        return np.asarray(cells.amax(dim=2).cpu().numpy())
+
+    def reaching(
+        self, cells: torch.Tensor, row: IntArray, cell: IntArray, limits: FloatArray
+    ) -> tuple[IntArray, IntArray, FloatArray]:
+        chosen = cells[self._moved(row), self._moved(cell)]
+        return self._at(chosen, chosen >= self._moved(limits)[:, None])
+
+    def pairs(self, vectors: FloatArray, partners: IntArray, cut: float) -> tuple[IntArray, IntArray, FloatArray]:
+        check_full_precision(self.rows.device)
+        queries, columns = self._moved(vectors), self._moved(partners)
+        products = queries @ queries[columns].T
+        before = columns < torch.arange(len(vectors), device=queries.device)[:, None]
+        return self._at(products, (products >= cut) & before)
+
+    def _moved(self, array: FloatArray | IntArray) -> torch.Tensor:
+        return torch.from_numpy(np.ascontiguousarray(array)).to(self.rows.device)
+
+    @staticmethod
+    def _at(products: torch.Tensor, where: torch.Tensor) -> tuple[IntArray, IntArray, FloatArray]:
+        rows, columns = torch.nonzero(where, as_tuple=True)
+        return rows.cpu().numpy(), columns.cpu().numpy(), products[rows, columns].cpu().numpy()
+
+
+def check_full_precision(device: torch.device) -> None:
+    """Raises DeviceError where TF32 or bfloat16 would compute float32 products: `error_bound` does not hold for
+    them."""
+    backend = torch.backends.cuda if device.type == "cuda" else torch.backends.mkldnn
+    # Newer torch has a setting for each backend, which the global one also sets; older torch has only the global one.
+    setting = getattr(getattr(backend, "matmul", None), "fp32_precision", None)
+    if setting is None:
+        setting = "ieee" if torch.get_float32_matmul_precision() == "highest" else "reduced"
+    if setting not in ("ieee", "none"):
+        raise DeviceError(
+            message=f"Matrix products on {device} are set to {setting} precision; exact search needs full float32. "
+            'Call torch.set_float32_matmul_precision("highest").'
+        )
