@@ -149,7 +149,7 @@ def duration(seconds: float) -> str:
 class LongWork:
     """Progress and the stop signal of one long command, as a context manager.
 
-    The first Ctrl-C (or SIGTERM) sets `stop`: the library finishes the shard in hand, if there is one, and raises
+    The first Ctrl-C (or SIGTERM) sets `stop`: the library finishes the shard in progress, if any, and raises
     Interrupted. The second ends the process at once, which a store survives as it survives any crash.
     """
 
@@ -171,7 +171,7 @@ class LongWork:
             signal.signal(number, signal.SIG_DFL)
             signal.raise_signal(number)
         self.stop.set()
-        if self.stop.nothing_in_hand:
+        if self.stop.at_once:
             raise KeyboardInterrupt
         os.write(2, STOPPING)
 

@@ -15,23 +15,23 @@ if TYPE_CHECKING:  # the command line reads this file before it needs NumPy
 
 
 class Stop(threading.Event):
-    """Set to end long work when what is in hand is finished."""
+    """Set to end long work after the shard in progress."""
 
-    nothing_in_hand = False  # a signal may end the work at once: by KeyboardInterrupt in the main thread
+    at_once = False  # no shard is in progress: a signal may raise KeyboardInterrupt in the main thread
 
 
 @contextmanager
 def loading_models(stop: threading.Event) -> Iterator[None]:
-    """For the block nothing is in hand. Raises Interrupted if `stop` is set."""
+    """In the block `stop` ends the work at once. Raises Interrupted if it is set."""
     signalled = stop if isinstance(stop, Stop) else Stop()
-    signalled.nothing_in_hand = True
+    signalled.at_once = True
     try:
         yield
     except KeyboardInterrupt:
         if not stop.is_set():
             raise
     finally:
-        signalled.nothing_in_hand = False
+        signalled.at_once = False
     if stop.is_set():
         raise Interrupted(detail="the models were being loaded")
 

@@ -66,7 +66,7 @@ class ShardEnroller:
 
 
 def _lower_priority() -> None:
-    """Of this thread and those that it starts: OpenMP's, which compute the matrix products."""
+    """Of this thread and those that it starts, which compute matrix products."""
     if sys.platform == "linux":  # elsewhere it would be the priority of the process
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
 

@@ -106,11 +106,12 @@ def over_threads(do: Callable[[Item], Result], items: Sequence[Item], pool: str 
     """`do` of each item, in the order of the items; faster where `do` releases the interpreter's lock.
 
     Each pool serves its items in the order in which they come: short work that must not wait for long work has its own.
+    Its threads have the priority of the thread that asks.
     """
     threads = threads_here()
     if threads == 1 or len(items) < 2:
         return [do(item) for item in items]
-    return list(_pool(threads, pool).map(do, items))
+    return list(_pool(threads, pool, _priority()).map(do, items))
 
 
 def parts(count: int) -> list[slice]:
@@ -129,10 +130,18 @@ def split(count: int, number: int) -> list[slice]:
     return [slice(count * part // number, count * (part + 1) // number) for part in range(number)]
 
 
+def _priority() -> int:
+    """The niceness of this thread, which the threads that it starts inherit."""
+    return os.getpriority(os.PRIO_PROCESS, threading.get_native_id()) if sys.platform == "linux" else 0
+
+
 @functools.cache
-def _pool(threads: int, name: str) -> ThreadPoolExecutor:
+def _pool(threads: int, name: str, priority: int) -> ThreadPoolExecutor:
+    """`priority`: of the threads that ask it. The pool starts its own when they ask first."""
     # A thread of a pool works alone: it must not wait for the others.
-    return ThreadPoolExecutor(threads, thread_name_prefix=name, initializer=setattr, initargs=(_threads, "count", 1))
+    return ThreadPoolExecutor(
+        threads, thread_name_prefix=f"{name}-{priority}", initializer=setattr, initargs=(_threads, "count", 1)
+    )
 
 
 # A forked child has none of the threads, and would wait for them forever.

@@ -56,7 +56,7 @@ def test_models_need_not_be_loaded_to_the_end() -> None:
             with pytest.raises(Interrupted, match="the models were being loaded"), loading_models(long.stop):
                 load(number)
         assert went_on == []
-        assert not long.stop.nothing_in_hand
+        assert not long.stop.at_once
         long.stop.clear()
         with pytest.raises(KeyboardInterrupt), loading_models(long.stop):  # somebody else's
             raise KeyboardInterrupt

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -46,6 +47,19 @@ def test_a_thread_of_the_pool_works_alone(threads: int) -> None:
     """It would wait for itself, with all others, where each item has items of its own."""
     done = over_threads(lambda n: over_threads(lambda m: (n, m), range(4)), range(8))
     assert done == [[(n, m) for m in range(4)] for n in range(8)]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="priorities are those of processes")
+def test_threads_of_a_pool_have_the_priority_of_the_thread_that_asks() -> None:
+    def priorities(niceness: int) -> set[int]:
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), niceness)
+        with using_threads(2):
+            return set(over_threads(lambda _: os.getpriority(os.PRIO_PROCESS, threading.get_native_id()), range(9)))
+
+    usual = os.getpriority(os.PRIO_PROCESS, 0)
+    for niceness in (usual + 3, usual, usual + 3):
+        with ThreadPoolExecutor(1) as own:
+            assert own.submit(priorities, niceness).result() == {niceness}
 
 
 def test_a_thread_has_its_own_number_or_that_of_the_process() -> None:
