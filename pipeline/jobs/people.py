@@ -85,25 +85,25 @@ class People:
 
     def show(self, who: str) -> PersonRow:
         """One person, named as the command line names them. Raises PersonNotFound, PersonAmbiguous."""
-        records = self._records(counted=True)
+        records = self._records([who], counted=True)
         found = self._found(records, who)
         root = next(record["root_person_id"] for record in records if record["person_id"] == found)
         return next(row for row in _rows(records) if row.person_id == root)
 
     def photos(self, who: str) -> list[dict[str, Any]]:
         """The person's faces by photo (path None: posted), with box, outcome and score."""
-        return self._faces(self._records(), who)
+        return self._faces(self._records([who]), who)
 
     def together(self, *who: str) -> list[str]:
         """The paths of the photos that show all of these people."""
-        records = self._records()
+        records = self._records(who)
         paths = [{face["path"] for face in self._faces(records, one)} - {None} for one in who]
         return sorted(set.intersection(*paths)) if paths else []
 
     def find(self, who: str) -> str:
         """The id of a person: by the id, the name, the external id, or the first letters of id or name. Where several
         records of one merged set fit, its root. Raises PersonNotFound, PersonAmbiguous."""
-        return self._found(self._records(), who)
+        return self._found(self._records([who]), who)
 
     def _found(self, records: Sequence[Mapping[str, Any]], who: str) -> str:
         name, lower = nfc(who), who.casefold()
@@ -239,7 +239,7 @@ class People:
         return answer
 
     def _correct(self, kind: str, who: Sequence[str], face_ids: Sequence[int] = (), **fields: Any) -> CorrectionAnswer:
-        records = self._records() if who else []
+        records = self._records(who) if who else []
         return self.by_ids(kind, [self._found(records, one) for one in who], face_ids, **fields)
 
     def by_ids(
@@ -257,10 +257,11 @@ class People:
             raise UsageError(message=f"The name cannot be kept: it must be UTF-8 of {TEXT_RULE}.")
         return request
 
-    def _records(self, *, counted: bool = False) -> list[dict[str, Any]]:
-        """What each record is found by; `counted`: all that is told of it. The faces are counted for that, of which
-        there may be many."""
-        rows: list[dict[str, Any]] = self._store.people(self._account_id, self._directory, counted=counted).to_pylist()
+    def _records(self, who: Sequence[str] | None = None, *, counted: bool = False) -> list[dict[str, Any]]:
+        """What each record is found by, of all or of those whom one of `who` may mean; `counted`: all that is told of
+        it. The faces are counted for that, of which there may be many."""
+        table = self._store.people(self._account_id, self._directory, who, counted=counted)
+        rows: list[dict[str, Any]] = table.to_pylist()
         return rows
 
     def _faces(self, records: Sequence[Mapping[str, Any]], who: str) -> list[dict[str, Any]]:

@@ -300,9 +300,10 @@ class Store(RunFiles):
     # People
 
     @verb
-    def people(self, account_id: int, directory: str, *, counted: bool) -> pa.Table:
-        """The records of a directory by age: what each is found by, or, `counted`, all that is told of it."""
-        return self.local.ask(people.people if counted else people.person_records, account_id, directory)
+    def people(self, account_id: int, directory: str, who: Sequence[str] | None, *, counted: bool) -> pa.Table:
+        """The records of a directory by age, or those of the merged sets in which one of `who` may be meant: what each
+        is found by, or, `counted`, all that is told of it."""
+        return self.local.ask(people.people if counted else people.person_records, account_id, directory, who)
 
     @verb
     def faces_of(self, person_ids: Sequence[str]) -> pa.Table:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -14,9 +14,12 @@ import pytest
 from coded_faces import CodedExtractor, Shown, photo
 
 import pipeline
-from pipeline.errors import CorrectionImpossible
+from pipeline.errors import CorrectionImpossible, UsageError
+from pipeline.jobs.people import People
+from pipeline.jobs.store import open_store
 from pipeline.people.service import IdentityService
 from pipeline.people.types import PostRequest
+from pipeline.store import PersonChange
 from tests.cli.report import facepipe
 from tests.people.coded_archive import SIZE, problems, serving
 
@@ -103,6 +106,49 @@ def test_who_is_not_one_is_listed_and_nothing_is_done(store: Path, served: Ident
     assert ask(store, "list") == before
     ask(store, "merge", one, two)
     assert ask(store, "show", "ann")["person_id"] == one  # both are one
+
+
+def test_only_those_who_may_be_meant_are_read(store: Path) -> None:
+    """And nobody who is meant is missed, in whatever case, form and letters."""
+    e_acute, decomposed = "\u00e9", "e\u0301"
+    with open_store(store, command="test") as opened:
+        who = People(opened)
+        ids = [row.person_id for row in who.all()]
+        names = "Stra\u00dfe", f"Andr{e_acute}", "Anna-Lena\u2028B"
+        for person_id, name in zip(ids, names, strict=True):
+            who.by_ids("update", [person_id], change=PersonChange(name=name, external_id=f"x{name[-1]}"))
+        who.by_ids("merge", ids[1:])
+        everybody = who._records()
+        asked = [
+            "STRASSE",
+            "strass",
+            "STRA\u1e9eE",
+            f"andr{decomposed}",
+            f"ANDR{e_acute.upper()}",
+            "an",
+            "anna",
+            "xB",
+            "XB",
+            "",
+        ]
+        for one in [*asked, *ids, ids[0][:8], ids[2].upper(), "Nemo"]:
+            found = [outcome(who._found, records, one) for records in (everybody, who._records([one]))]
+            assert found[0] == found[1], one
+        assert who.find("strasse") == ids[0]
+        assert len(who._records(["strasse"])) == 3  # names that are not ASCII are compared here
+        who.by_ids("name", [ids[0]], change=PersonChange(name="Sue"))
+        for person_id in ids[1:]:
+            who.by_ids("name", [person_id], change=PersonChange(name="Ann"))
+        assert [row["person_id"] for row in who._records(["su"])] == ids[:1]
+        assert [row["person_id"] for row in who._records([ids[2]])] == ids[1:]  # the whole merged set
+        assert who.show(ids[2]) == next(row for row in who.all() if row.name == "Ann")
+
+
+def outcome(ask_for: Callable[..., str], *words: object) -> str:
+    try:
+        return ask_for(*words)
+    except UsageError as error:
+        return str(error)
 
 
 def test_names_of_a_table(store: Path, served: IdentityService | None, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from pipeline.store.catalog.connection import Catalog
 from pipeline.store.catalog.directories import directory_id
+from pipeline.texts import nfc
 from pipeline.types import NO_FACE, OK
 
 _QUALITY: Final = "d.center_pose_quality * d.sharpness_quality * d.contrast_quality"
@@ -24,25 +25,25 @@ _FACES: Final = f"""
 """
 
 
-def person_records(catalog: Catalog, account_id: int, directory: str) -> pa.Table:
-    """person_id, root_person_id, name, external_id: a row for each record, by age."""
+def person_records(catalog: Catalog, account_id: int, directory: str, who: Sequence[str] | None = None) -> pa.Table:
+    """person_id, root_person_id, name, external_id: a row for each record, by age. `who`: only those of the merged sets
+    in which one of these may be meant, by its id or name, the first letters of them in any case, or its external id."""
+    records, params = _records(who)
     return catalog.read(
-        "SELECT v.person_id, v.root_person_id, v.name, v.external_id"
-        " FROM core.persons p JOIN main.persons v ON v.person_id = p.person_id::VARCHAR"
-        " WHERE p.directory_id = ? ORDER BY p.seq",
-        [directory_id(catalog, account_id, directory)],
+        f"WITH RECURSIVE {records} SELECT person_id::VARCHAR AS person_id, root_person_id, name, external_id"
+        " FROM records ORDER BY seq",
+        [directory_id(catalog, account_id, directory), *params],
     )
 
 
-def people(catalog: Catalog, account_id: int, directory: str) -> pa.Table:
+def people(catalog: Catalog, account_id: int, directory: str, who: Sequence[str] | None = None) -> pa.Table:
     """person_id, root_person_id, name, external_id, hidden, occurrence, faces, photos, added_at: a row for each record,
-    by age. Faces are those of the record itself, photos those of all that are merged with it."""
+    by age. Faces are those of the record itself, photos those of all that are merged with it. `who` as in
+    `person_records`."""
+    records, params = _records(who)
     return catalog.read(
-        """
-        WITH records AS MATERIALIZED (
-            SELECT p.*, v.root_person_id FROM core.persons p JOIN main.persons v ON v.person_id = p.person_id::VARCHAR
-            WHERE p.directory_id = ?
-        ), shown AS MATERIALIZED (
+        f"""
+        WITH RECURSIVE {records}, shown AS MATERIALIZED (
             SELECT r.person_id, r.root_person_id, m.path
             FROM records r JOIN core.faces f USING (person_id) JOIN core.media m USING (media_id)
         )
@@ -55,7 +56,34 @@ def people(catalog: Catalog, account_id: int, directory: str) -> pa.Table:
             USING (root_person_id)
         ORDER BY r.seq
         """,
-        [directory_id(catalog, account_id, directory)],
+        [directory_id(catalog, account_id, directory), *params],
+    )
+
+
+def _records(who: Sequence[str] | None) -> tuple[str, list[str]]:
+    """The expression `records` for WITH RECURSIVE, the persons of the directory $1 with their root_person_id, and its
+    parameters behind that. Merged sets are only followed from those who may be meant."""
+    if who is None:
+        joined = "core.persons p JOIN main.persons v ON v.person_id = p.person_id::VARCHAR"
+        return f"records AS MATERIALIZED (SELECT p.*, v.root_person_id FROM {joined} WHERE p.directory_id = $1)", []
+    tests, params = ["false"], list[str]()
+    for one in who:
+        id_start, external, name_start = (f"${len(params) + 2 + place}" for place in range(3))
+        params += [one.casefold(), one, nfc(one).casefold()]
+        tests.append(f"starts_with(person_id::VARCHAR, {id_start}) OR external_id = {external}")
+        # SQL does not fold case as Unicode has it: of names in other letters the caller decides.
+        tests.append(f"starts_with(lower(name), {name_start}) OR NOT regexp_full_match(name, '[ -~]*')")
+    return (
+        f"""up AS (
+            SELECT person_id, parent_id FROM core.persons WHERE directory_id = $1 AND ({" OR ".join(tests)})
+            UNION SELECT p.person_id, p.parent_id FROM core.persons p JOIN up ON p.person_id = up.parent_id
+        ), sets AS (
+            SELECT person_id, person_id AS root FROM up WHERE parent_id IS NULL
+            UNION SELECT p.person_id, s.root FROM core.persons p JOIN sets s ON p.parent_id = s.person_id
+        ), records AS MATERIALIZED (
+            SELECT p.*, s.root::VARCHAR AS root_person_id FROM sets s JOIN core.persons p USING (person_id)
+        )""",
+        params,
     )
 
 
