@@ -93,7 +93,7 @@ def list_people(opened: Opener, as_json: bool, as_csv: bool) -> None:
     """
     with opened() as who:
         rows = who.all()
-    _emit_rows("people", [asdict(row) for row in rows], map(_line, rows), as_json, as_csv)
+    _emit_rows("people", [vars(row) for row in rows], map(_line, rows), as_json, as_csv)
 
 
 @people.command()
