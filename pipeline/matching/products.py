@@ -6,7 +6,6 @@ A search looks at products in chunks of references, and in a chunk first at the 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
 from typing import Final, TypeVar
 
 import numpy as np
@@ -46,21 +45,27 @@ class HostVectors:
         """`queries` queries in parts of at most MOST_ROWS, with what `search` finds for each, on several threads."""
         number = max(-(-queries // MOST_ROWS), min(threads_here(), queries // _LEAST_ROWS))
         parts = split(queries, number)
-        with single_threaded_blas() if number > 1 else nullcontext():
+        with single_threaded_blas():  # its own threads would be more than ours, of normal priority, and wait busily
             return list(zip(parts, over_threads(search, parts, pool="products"), strict=True))
 
     def chunks(self, queries: FloatArray, dead: IntArray) -> Iterator[tuple[int, FloatArray]]:
-        """Products of `queries` [m, d] with chunks of the references: (first position, [m, chunk]) in a buffer that
-        the next chunk overwrites; -inf for those at the positions `dead`, ascending."""
+        """Products of `queries` [m, d] with chunks of the references: (first position, [m, chunk]) in a buffer that a
+        later chunk overwrites; -inf for those at the positions `dead`, ascending."""
         rows, count = len(queries), len(self.rows)
-        chunk = max(_CHUNK, _ELEMENTS // rows)
-        buffer = np.empty(rows * min(chunk, count), dtype=np.float32)
-        for start in range(0, count, chunk):
+        chunk, threads = max(_CHUNK, _ELEMENTS // rows), threads_here()
+
+        def multiply(start: int, buffer: FloatArray) -> tuple[int, FloatArray]:
             references = self.rows[start : start + chunk]
             products = buffer[: rows * len(references)].reshape(rows, len(references))
             np.matmul(queries, references.T, out=products)
             products[:, dead_between(dead, start, start + len(references))] = -np.inf
-            yield start, products
+            return start, products
+
+        starts = range(0, count, chunk)
+        buffers = [np.empty(rows * min(chunk, count), dtype=np.float32) for _ in starts[:threads]]
+        for first in range(0, len(starts), threads):
+            together = list(zip(starts[first : first + threads], buffers, strict=False))
+            yield from over_threads(lambda each: multiply(*each), together, pool="products")
 
     @staticmethod
     def maxima(cells: FloatArray) -> FloatArray:

@@ -98,6 +98,13 @@ class _SingleThreadedBlas:
                 if not self._inside:
                     self._limit.restore_original_limits()
 
+    def leave(self) -> None:
+        """In a forked child no thread is inside."""
+        self._lock = threading.Lock()
+        if self._inside:
+            self._inside = 0
+            self._limit.restore_original_limits()
+
 
 single_threaded_blas = _SingleThreadedBlas()
 
@@ -146,3 +153,4 @@ def _pool(threads: int, name: str, priority: int) -> ThreadPoolExecutor:
 
 # A forked child has none of the threads, and would wait for them forever.
 os.register_at_fork(after_in_child=_pool.cache_clear)
+os.register_at_fork(after_in_child=single_threaded_blas.leave)

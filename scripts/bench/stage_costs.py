@@ -29,6 +29,7 @@ from pipeline.models.load import load_torch_network
 from pipeline.models.weights import cache_folder, resolve
 from pipeline.runtime.device import synchronize
 from pipeline.runtime.stage_times import EMBED, ONET, PNET, RNET, StageTimes
+from pipeline.runtime.threads import using_threads
 from pipeline.types import DecodedImage
 
 STAGES: Final = ("decode", "detect", "embed")
@@ -79,12 +80,8 @@ def stage_costs(chain: FacepipeChain, files: Sequence[Path], threads: int) -> di
     """
     if chain.settings.run.device != "cpu":
         return _costs(chain, files, threads, 1)
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
+    with using_threads(1):
         return _costs(chain, files, 1, threads)
-    finally:
-        torch.set_num_threads(before)
 
 
 def _costs(chain: FacepipeChain, files: Sequence[Path], decoders: int, cores: int) -> dict[str, Any]:

@@ -22,6 +22,7 @@ import psutil
 
 from pipeline.runtime.device import driver_uuid, resolve_device
 from pipeline.runtime.device_meter import DeviceMeter
+from pipeline.runtime.threads import set_threads
 
 _PREPARE, _GO, _RESULTS, _CALL = "prepare", "go", "results", "call"
 _START_S = 300.0  # for a process to import torch and load its models on a busy machine
@@ -148,11 +149,10 @@ def _environment(values: Mapping[str, str]) -> Iterator[None]:
 
 def _work(pipe: Connection, counter: Any, variant: Variant, place: int) -> None:
     """A worker's life: it answers orders until the other end is closed."""
-    import torch
 
     state = _State(counter, variant, place)
     try:
-        torch.set_num_threads(variant.threads)
+        set_threads(variant.threads)
         state.chain = variant.make(variant.threads, *variant.arguments)
         pipe.send((True, None))
         for order, argument in _orders(pipe):

@@ -6,12 +6,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-import torch
-
 import pipeline.jobs.shard_stages
 from pipeline.config import load_settings
 from pipeline.jobs.run import RunRequest, run
 from pipeline.jobs.store_identity import make_identity
+from pipeline.runtime.threads import set_threads
 from pipeline.store.local import LocalStore
 from tests.forking import Order, answer_orders
 from tests.people.changes import make, same_each_time
@@ -35,7 +34,7 @@ def work(order: Order, ready: Callable[[str], None]) -> None:
 
 
 if __name__ == "__main__":
-    torch.set_num_threads(1)
+    set_threads(1)
     extractor = remembering(pipeline.jobs.shard_stages.load_extractor(SETTINGS, make_identity(SETTINGS), Path()))
     pipeline.jobs.shard_stages.load_extractor = lambda *_: extractor
     answer_orders(work)

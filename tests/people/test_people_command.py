@@ -135,6 +135,7 @@ def test_only_those_who_may_be_meant_are_read(store: Path) -> None:
             found = [outcome(who._found, records, one) for records in (everybody, who._records([one]))]
             assert found[0] == found[1], one
         assert who.find("strasse") == ids[0]
+        assert who._records([*asked, *asked, *asked]) == everybody
         assert len(who._records(["strasse"])) == 3  # names that are not ASCII are compared here
         who.by_ids("name", [ids[0]], change=PersonChange(name="Sue"))
         for person_id in ids[1:]:

@@ -135,11 +135,13 @@ def test_an_error_in_a_thread_is_raised(threads: int) -> None:
 def test_a_forked_child_has_threads_of_its_own() -> None:
     code = (
         "import os, warnings; warnings.simplefilter('ignore')\n"
-        "from pipeline.runtime.threads import over_threads, set_threads; set_threads(2)\n"
+        "import numpy\n"
+        "from pipeline.runtime.threads import over_threads, set_threads, single_threaded_blas; set_threads(2)\n"
         "def work(): return over_threads(lambda n: n + 1, [1, 2, 3])\n"
         "assert work() == [2, 3, 4]\n"
-        "child = os.fork()\n"
-        "if child == 0: os._exit(0 if work() == [2, 3, 4] else 1)\n"
+        "with single_threaded_blas():\n"
+        "    child = os.fork()\n"
+        "    if child == 0: os._exit(0 if work() == [2, 3, 4] and single_threaded_blas._inside == 0 else 1)\n"
         "assert os.waitpid(child, 0)[1] == 0\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)

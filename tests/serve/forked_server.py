@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import coded_server
-import torch
 import uvicorn.lifespan.on  # what uvicorn imports by name only when it starts
 import uvicorn.loops.auto  # noqa: F401
 
@@ -29,6 +28,7 @@ from pipeline.cli import main
 from pipeline.cli.serve import log_to_stderr
 from pipeline.config import load_settings
 from pipeline.matching import int8_filter
+from pipeline.runtime.threads import set_threads
 from pipeline.serve.server import serve
 from pipeline.store.catalog.connection import connect
 from tests.forking import Order, answer_orders
@@ -107,7 +107,7 @@ def work(order: Order, ready: Callable[[str], None]) -> None:
 
 
 if __name__ == "__main__":
-    torch.set_num_threads(1)
+    set_threads(1)
     load = pipeline.serve.server.load_extractor
     pipeline.serve.server.load_extractor = lambda *arguments: remembering(load(*arguments))
     int8_filter.load_kernels("cpu")  # compiled here once, not in every child

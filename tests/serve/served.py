@@ -12,8 +12,6 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-
 import pipeline.jobs.shard_stages
 from pipeline.config import Settings
 from pipeline.extraction.extractor import BatchExtractor
@@ -22,6 +20,7 @@ from pipeline.jobs.run import RunRequest, run
 from pipeline.jobs.store import Store
 from pipeline.jobs.store_identity import make_identity
 from pipeline.people.service import IdentityService
+from pipeline.runtime.threads import set_threads
 from pipeline.serve.admin import open_admin_port
 from tests.forking import Order, answer_orders
 from tests.remembering import remembering
@@ -50,7 +49,7 @@ def serving(store: Path, extractor: BatchExtractor | None = None, settings: Sett
 
 
 def main() -> None:
-    torch.set_num_threads(1)
+    set_threads(1)
     extractor = remembering(load_extractor(SETTINGS, make_identity(SETTINGS), Path()))
     pipeline.jobs.shard_stages.load_extractor = lambda *_: extractor
 

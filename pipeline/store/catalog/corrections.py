@@ -29,16 +29,6 @@ from pipeline.types import QUALITIES
 _TIMES = ("last_occurrence_at", "added_at", "modified_at")  # of a person
 _FACT = ", ".join(f"{f.name}::VARCHAR" if f.name in ("person_id", "other_id") else f.name for f in fields(Fact))
 
-# Corrections with their rows, and the kind of the correction itself: an undo has the rows of what it undoes, the other
-# way round, a redo has the same.
-_MADE: Final = """(
-    SELECT c.* REPLACE (
-            CASE WHEN o.kind IS NULL THEN c.before WHEN c.kind = 'undo' THEN o.after ELSE o.before END AS before,
-            CASE WHEN o.kind IS NULL THEN c.after WHEN c.kind = 'undo' THEN o.before ELSE o.after END AS after
-        ), coalesce(o.kind, c.kind) AS what
-    FROM core.corrections c LEFT JOIN core.corrections o ON o.correction_id = c.undoes
-)"""
-
 # Columns of `StoredFace` of the faces in `wanted`; $1 is the generation. A few faces are looked for in each table, and
 # not joined with all of a million.
 _STORED_FACE: Final = """
@@ -168,13 +158,18 @@ def correction_to_undo(
     if correction_id is None:
         wanted = "origin = $2 AND undoes IS NULL AND undone_at IS NULL AND merges_only IS NULL"
     rows = catalog.rows(
-        f"SELECT correction_id, kind, undoes, what, made_at, before, after, undone_at, merges_only IS NOT NULL"
-        f" FROM {_MADE} WHERE directory_id = $1 AND {wanted} ORDER BY correction_id DESC LIMIT 1",
+        "SELECT correction_id, kind, undoes, made_at, before, after, undone_at, merges_only IS NOT NULL"
+        f" FROM core.corrections WHERE directory_id = $1 AND {wanted} ORDER BY correction_id DESC LIMIT 1",
         [directory_id(catalog, account_id, directory), origin if correction_id is None else correction_id],
     )
     if not rows:
         return None
-    number, kind, undoes, what, made_at, before, after, undone_at, merges_only = rows[0]
+    number, kind, undoes, made_at, before, after, undone_at, merges_only = rows[0]
+    what = kind
+    if undoes is not None:  # the correction has the rows; for an undo the other way round
+        sql = "SELECT kind, before, after FROM core.corrections WHERE correction_id = ?"
+        what, *texts = catalog.rows(sql, [undoes])[0]
+        before, after = texts[::-1] if kind == "undo" else texts
     was, is_now = rows_of_json(before), rows_of_json(after)
     return Correction(number, kind, undoes, what, made_at, was, is_now, undone_at, merges_only)
 
@@ -184,14 +179,22 @@ def history(catalog: Catalog, account_id: int, directory: str, before: int, coun
     made_at, kind, origin, undoes (the number of one), undone, can_be_undone, withdrawn (how many constraints it
     withdrew), faces (how many it changed), person_ids, gone (how many people it deleted)."""
     return catalog.read(
-        f"""
-        WITH wanted AS MATERIALIZED (SELECT correction_id FROM core.corrections
-            WHERE directory_id = $1 AND correction_id < $2 ORDER BY correction_id DESC LIMIT $3)
-        SELECT correction_id, made_at, kind, origin, undoes, undone_at IS NOT NULL AS undone,
+        """
+        WITH wanted AS MATERIALIZED (SELECT correction_id, undoes FROM core.corrections
+            WHERE directory_id = $1 AND correction_id < $2 ORDER BY correction_id DESC LIMIT $3),
+        counted AS MATERIALIZED (
+            SELECT correction_id, len(json_keys(after, '$.faces')) AS faces,
+                json_array_length(before, '$.facts')::BIGINT AS old_facts,
+                json_array_length(after, '$.facts')::BIGINT AS new_facts
+            FROM core.corrections
+            WHERE correction_id IN (SELECT unnest([correction_id, undoes]) FROM wanted))
+        SELECT c.correction_id, made_at, kind, origin, c.undoes, undone_at IS NOT NULL AS undone,
             undone_at IS NULL AND merges_only IS NULL AS can_be_undone,
-            json_array_length(before, '$.facts')::BIGINT AS withdrawn, len(json_keys(after, '$.faces')) AS faces,
-            person_ids::VARCHAR[] AS person_ids, coalesce(len(gone), 0) AS gone
-        FROM {_MADE} WHERE correction_id IN (SELECT correction_id FROM wanted) ORDER BY correction_id DESC
+            if(kind = 'undo', n.new_facts, n.old_facts) AS withdrawn, n.faces, person_ids::VARCHAR[] AS person_ids,
+            coalesce(len(gone), 0) AS gone
+        FROM core.corrections c JOIN wanted w USING (correction_id)
+        JOIN counted n ON n.correction_id = coalesce(c.undoes, c.correction_id)
+        ORDER BY c.correction_id DESC
         """,
         [directory_id(catalog, account_id, directory), before, count],
     )
@@ -244,7 +247,7 @@ def keep(
     facts: Sequence[Fact],
 ) -> None:
     """Adds a change to the log; `facts` are its new constraints as they are stored, `position` is its place among the
-    changes of its transaction. An undo, or a redo, has no rows of its own (`_MADE`), says of the correction that it
+    changes of its transaction. An undo, or a redo, has no rows of its own, says of the correction that it
     `undoes` whether it is in force, and takes the place of the undos and redos of it before."""
     undoes = change.undoes
     if undoes is not None:

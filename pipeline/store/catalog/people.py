@@ -9,9 +9,10 @@ import pyarrow as pa
 
 from pipeline.store.catalog.connection import Catalog
 from pipeline.store.catalog.directories import directory_id
-from pipeline.texts import nfc
+from pipeline.texts import is_unicode, nfc
 from pipeline.types import NO_FACE, OK
 
+_MANY: Final = 16  # people who are looked for: reading everybody takes no longer
 _QUALITY: Final = "d.center_pose_quality * d.sharpness_quality * d.contrast_quality"
 # The faces of `wanted`; $1 is the generation.
 _FACES: Final = f"""
@@ -63,16 +64,16 @@ def people(catalog: Catalog, account_id: int, directory: str, who: Sequence[str]
 def _records(who: Sequence[str] | None) -> tuple[str, list[str]]:
     """The expression `records` for WITH RECURSIVE, the persons of the directory $1 with their root_person_id, and its
     parameters behind that. Merged sets are only followed from those who may be meant."""
-    if who is None:
+    if who is None or len(who) > _MANY:
         joined = "core.persons p JOIN main.persons v ON v.person_id = p.person_id::VARCHAR"
         return f"records AS MATERIALIZED (SELECT p.*, v.root_person_id FROM {joined} WHERE p.directory_id = $1)", []
-    tests, params = ["false"], list[str]()
-    for one in who:
+    # SQL does not fold case as Unicode has it: of names in other letters the caller decides.
+    tests, params = ["NOT regexp_full_match(name, '[ -~]*')"], list[str]()
+    for one in filter(is_unicode, who):  # others mean nobody
         id_start, external, name_start = (f"${len(params) + 2 + place}" for place in range(3))
         params += [one.casefold(), one, nfc(one).casefold()]
         tests.append(f"starts_with(person_id::VARCHAR, {id_start}) OR external_id = {external}")
-        # SQL does not fold case as Unicode has it: of names in other letters the caller decides.
-        tests.append(f"starts_with(lower(name), {name_start}) OR NOT regexp_full_match(name, '[ -~]*')")
+        tests.append(f"starts_with(lower(name), {name_start})")
     return (
         f"""up AS (
             SELECT person_id, parent_id FROM core.persons WHERE directory_id = $1 AND ({" OR ".join(tests)})

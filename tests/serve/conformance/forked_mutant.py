@@ -47,17 +47,17 @@ def work(order: Order, ready: Callable[[str], None]) -> None:
 def main() -> None:
     """Loads everything once, on one thread."""
     import pytest
-    import torch
     import uvicorn.lifespan.on  # what uvicorn imports by name only when it starts
     import uvicorn.loops.auto  # noqa: F401
 
     from pipeline.config import load_settings
     from pipeline.jobs.models import load_extractor
     from pipeline.jobs.store_identity import make_identity
+    from pipeline.runtime.threads import set_threads
     from pipeline.serve.server import _warm_up
     from tests.remembering import remembering
 
-    torch.set_num_threads(1)
+    set_threads(1)
     settings = load_settings(flags={"run.device": "cpu", "run.threads": 1})
     extractor = remembering(load_extractor(settings, make_identity(settings), Path()))
     _warm_up(extractor)
