@@ -300,7 +300,7 @@ class Store(RunFiles):
     # People
 
     @verb
-    def people(self, account_id: int, directory: str, who: Sequence[str] | None, *, counted: bool) -> pa.Table:
+    def people(self, account_id: int, directory: str, who: Sequence[str] | None = None, *, counted: bool) -> pa.Table:
         """The records of a directory by age, or those of the merged sets in which one of `who` may be meant: what each
         is found by, or, `counted`, all that is told of it."""
         return self.local.ask(people.people if counted else people.person_records, account_id, directory, who)
