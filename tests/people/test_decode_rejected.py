@@ -171,14 +171,26 @@ def test_a_photo_that_is_gone_or_another_one_leaves_its_faces_rejected(store: Pa
             (archive / "photos" / name).write_bytes(data)
 
 
+class StopAtAnAdvance(SilentProgress):
+    """The user presses Ctrl-C once the first photos are done."""
+
+    def __init__(self) -> None:
+        self.stop = Event()
+
+    def advance(self, count: int = 1) -> None:
+        self.stop.set()
+
+
 def test_who_is_stated_to_be_nobody_stays_out_and_a_stop_changes_nothing(store: Path) -> None:
     before = tables(store)
     with pipeline.open_store(store) as opened:
         gate = MatchSettings(**LAX)
-        stop = Event()
-        stop.set()
+        early, late = Event(), StopAtAnAdvance()
+        early.set()
+        with pytest.raises(Interrupted, match="the models were being loaded"):
+            opened.people.decode_rejected(gate, SilentProgress(), early)
         with pytest.raises(Interrupted, match="nothing was changed"):
-            opened.people.decode_rejected(gate, SilentProgress(), stop)
+            opened.people.decode_rejected(gate, late, late.stop)
     assert tables(store) == before
     with pipeline.open_store(store) as opened:
         admitted = opened.people.regroup(gate, dry_run=True).regrouping.admitted  # type: ignore[union-attr]
