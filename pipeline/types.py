@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, Typ
 import numpy as np
 import numpy.typing as npt
 
+from pipeline.runtime.arrays import Array
+
 if TYPE_CHECKING:
     import pyarrow as pa
     import torch
@@ -123,10 +125,10 @@ class Detections:
     """The faces of a batch of B images, flat: n faces, on the detector's device, ordered by image, and in one
     image from the largest box to the smallest (ties by confidence)."""
 
-    image_index: torch.Tensor  # [n] int64, in 0..B-1
-    boxes: torch.Tensor  # [n, 4] float32 xyxy, may reach over the image's edge
-    landmarks: torch.Tensor  # [n, 5, 2] float32 (x, y)
-    scores: torch.Tensor  # [n] float32 in [0, 1]
+    image_index: Array  # [n] int64, in 0..B-1
+    boxes: Array  # [n, 4] float32 xyxy, may reach over the image's edge
+    landmarks: Array  # [n, 5, 2] float32 (x, y)
+    scores: Array  # [n] float32 in [0, 1]
 
     def __len__(self) -> int:
         return int(self.image_index.shape[0])
@@ -136,8 +138,8 @@ class Detections:
 class FaceCrops:
     """Faces cut from original pixels, at the embedder's input size S."""
 
-    pixels: torch.Tensor  # [n, 3, S, S] float32 in [0, 255], RGB
-    frames: torch.Tensor  # [n, 4] float32 xyxy: what part of the upright original each crop shows
+    pixels: Array  # [n, 3, S, S] float32 in [0, 255], RGB
+    frames: Array  # [n, 4] float32 xyxy: what part of the upright original each crop shows
     box_share: float  # of the crop's side: the face box without its margin, where no image edge cuts it
 
 

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from pipeline.extraction.extractor import BatchExtractor
+from pipeline.runtime.arrays import Array, like, on_host
 from pipeline.runtime.stage_times import ONET, PNET, RNET, CallCounts, StageTimes
 from pipeline.types import Detections
 
@@ -34,10 +34,10 @@ class _Remembering:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._model, name)
 
-    def _answer(self, sizes: object, pixels: torch.Tensor, ask: Callable[[], Sequence[torch.Tensor]]) -> Any:
-        """(the model's tensors, whether they were remembered)"""
+    def _answer(self, sizes: object, pixels: Array, ask: Callable[[], Sequence[Array]]) -> Any:
+        """(the model's arrays, whether they were remembered)"""
         digest = hashlib.blake2b(self._says + repr(sizes).encode())
-        digest.update(pixels.contiguous().numpy())
+        digest.update(np.ascontiguousarray(on_host(pixels)))
         file = self._folder / digest.hexdigest()
         if file.exists():
             arrays, made = pickle.loads(file.read_bytes())
@@ -45,32 +45,32 @@ class _Remembering:
                 for _ in range(calls):
                     count.add(0)
                 count.inputs += inputs
-            return [torch.from_numpy(array) for array in arrays], True
+            return [like(pixels, array) for array in arrays], True
         with self._lock:  # or the calls of another thread would be counted, too
             before = [(count.calls, count.inputs) for count in self._counts]
-            tensors = ask()
+            answers = ask()
             after = [(count.calls, count.inputs) for count in self._counts]
         made = np.subtract(after, before).tolist()
         new = file.with_name(f"{file.name}.{os.getpid()}.{threading.get_ident()}")
-        new.write_bytes(pickle.dumps(([tensor.numpy() for tensor in tensors], made)))
+        new.write_bytes(pickle.dumps(([on_host(answer) for answer in answers], made)))
         new.rename(file)  # whole or not at all: processes are killed
-        return tensors, False
+        return answers, False
 
 
 class _Detector(_Remembering):
     def __call__(self, batch: Any, times: StageTimes | None = None) -> Detections:
-        tensors, remembered = self._answer(
+        arrays, remembered = self._answer(
             batch.host_sizes, batch.pixels, lambda: list(vars(self._model(batch, times)).values())
         )
         if remembered and times is not None:
             for stage in (PNET, RNET, ONET):
                 with times.on_device(stage):
                     pass
-        return Detections(*tensors)
+        return Detections(*arrays)
 
 
 class _Embedder(_Remembering):
-    def __call__(self, crops: torch.Tensor) -> torch.Tensor:
+    def __call__(self, crops: Array) -> Array:
         (embeddings,) = self._answer(crops.shape, crops, lambda: [self._model(crops)])[0]
         return embeddings
 
@@ -78,7 +78,7 @@ class _Embedder(_Remembering):
 def remembering(extractor: BatchExtractor) -> BatchExtractor:
     """`extractor`, whose models remember; itself with --full and on a device."""
     folder = os.environ.get(FOLDER)
-    if folder is None or extractor.device.type != "cpu":
+    if folder is None or extractor.device != "cpu":
         return extractor
     detector, embedder = extractor.detector, extractor.embedder
     counts = (detector.counts[PNET], detector.counts[RNET], detector.counts[ONET])

@@ -20,8 +20,6 @@ from typing import Final
 
 import numpy as np
 import pyarrow.compute as pc
-import torch
-from torchvision.ops import box_iou
 
 from pipeline.config import Settings
 from pipeline.errors import InputError
@@ -30,14 +28,14 @@ from pipeline.evaluation.plots import line_plot
 from pipeline.evaluation.portraits import decoded_batches
 from pipeline.evaluation.report import Report, Row, Section, Skipped, Table, unusable
 from pipeline.extraction.detection.cascade import MtcnnDetector
-from pipeline.extraction.detection.networks import load_networks
-from pipeline.extraction.images.batch import ImageBatch
 from pipeline.extraction.images.files import shown
 from pipeline.jobs.accounts import find_account
+from pipeline.jobs.models import load_detector
 from pipeline.jobs.store import Store, open_store
 from pipeline.jobs.store_identity import settings_of_store
 from pipeline.models.registry import DETECTOR
-from pipeline.models.weights import detector_files
+from pipeline.models.weights import cache_folder
+from pipeline.runtime.arrays import on_host
 from pipeline.runtime.device import FittingBatches, resolve_device
 from pipeline.runtime.threads import set_threads
 from pipeline.types import BoolArray, DecodedImage, DoubleArray, FloatArray, IntArray, Progress
@@ -149,9 +147,13 @@ def sides(boxes: FloatArray) -> DoubleArray:
 
 def overlaps(boxes: FloatArray, others: FloatArray) -> DoubleArray:
     """[n, m] intersection over union of all `boxes` [n, 4] with all `others` [m, 4], xyxy."""
-    wide = (torch.tensor(each, dtype=torch.float64) for each in (boxes, others))
-    shares: DoubleArray = box_iou(*wide).nan_to_num(0).numpy()  # 0 / 0 for boxes without an area
-    return shares
+    ours, theirs = boxes.astype(np.float64)[:, None], others.astype(np.float64)[None]
+    common = (np.minimum(ours[..., 2:], theirs[..., 2:]) - np.maximum(ours[..., :2], theirs[..., :2])).clip(0)
+    shared = common.prod(axis=2)
+    areas = [(each[..., 2:] - each[..., :2]).prod(axis=2) for each in (ours, theirs)]
+    union = areas[0] + areas[1] - shared
+    shares: DoubleArray = np.divide(shared, union, out=np.zeros_like(shared), where=union > 0)
+    return shares  # 0 for boxes without an area
 
 
 def _outcomes(
@@ -268,7 +270,7 @@ def detect_faces(
     """
     device = resolve_device(settings.run.device)
     set_threads(settings.run.threads)
-    detector = MtcnnDetector(load_networks(detector_files(), device), settings.detect)
+    detector = MtcnnDetector(load_detector(device, cache_folder(settings.model.cache)), settings.detect)
     progress.start("detecting", len(images))
     kept: list[AnnotatedImage] = []
     detected: list[DetectedFaces] = []
@@ -283,11 +285,11 @@ def detect_faces(
 
 
 def _detect(detector: MtcnnDetector, images: Sequence[DecodedImage]) -> list[DetectedFaces]:
-    batch = ImageBatch([image.pixels for image in images], detector.networks.device)
-    faces = detector(batch)
-    limits = batch.sizes[faces.image_index].flip(1).repeat(1, 2).float()
-    boxes: FloatArray = torch.minimum(faces.boxes.clamp(min=0), limits).cpu().numpy()
-    confidence, index = faces.scores.cpu().numpy(), faces.image_index.cpu().numpy()
+    with detector.networks.computing():
+        found = detector(detector.networks.batch([image.pixels for image in images]))
+    boxes, confidence, index = (on_host(each) for each in (found.boxes, found.scores, found.image_index))
+    limits = np.array([(image.width, image.height) * 2 for image in images], np.float32).reshape(-1, 4)
+    boxes = np.minimum(boxes.clip(min=0), limits[index])
     return [DetectedFaces(boxes[index == i], confidence[index == i]) for i in range(len(images))]
 
 

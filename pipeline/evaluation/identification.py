@@ -35,9 +35,9 @@ from pipeline.evaluation.statistics import HAIR, Interval, interval, is_measurab
 from pipeline.extraction.images.files import shown
 from pipeline.matching.calibration import Calibration
 from pipeline.matching.match import Matcher
-from pipeline.matching.products import search_device
 from pipeline.matching.references import ReferenceIndex
 from pipeline.matching.score import MAX_DISTANCE
+from pipeline.runtime.device import resolve_device
 from pipeline.types import BoolArray, DoubleArray, FloatArray, IntArray, Progress
 
 FPIRS: Final = (1e-1, 1e-2, 1e-3)
@@ -234,7 +234,7 @@ def report_identification(
     in_gallery = gallery_per_person(names, per_person or 0) if in_gallery is None else in_gallery[kept]
     vectors = portraits.embeddings[[portraits.row[labels.paths[row]] for row in kept]]
     matcher = Matcher(Calibration.from_dict(identity.calibration), settings.match.threshold)
-    device = search_device(settings.run.device)
+    device = resolve_device(settings.run.device)
     with skipped.explaining():
         result = evaluate_identification(vectors, names, in_gallery, matcher, device)
     sections = [

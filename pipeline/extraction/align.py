@@ -7,12 +7,11 @@ from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
-import torch
-from torch.nn.functional import avg_pool2d
 
 from pipeline.config import PILLOW, AlignSettings
 from pipeline.extraction.images.batch import ImageBatch
-from pipeline.types import Detections, FaceCrops
+from pipeline.runtime.arrays import Array, floats, integers, like, module_of, on_host
+from pipeline.types import Detections, FaceCrops, FloatArray
 
 # The places of the five landmarks in a crop of 112 x 112 pixels, pixel centres at whole numbers: the template of Deng
 # et al. 2019, "ArcFace", as OpenCV's FaceRecognizerSF::alignCrop has it.
@@ -33,7 +32,6 @@ _SAMPLES_AT_ONCE: Final = 2_000_000  # about 150 MB
 _MIN_SPREAD: Final = 1e-12  # square pixels; avoids 0 / 0 for landmarks that coincide
 
 
-@torch.inference_mode()
 def cut_crops(batch: ImageBatch, detections: Detections, settings: AlignSettings, size: int) -> FaceCrops:
     """One crop of size x size per face, framed as facenet-pytorch's `extract_face` does.
 
@@ -41,19 +39,19 @@ def cut_crops(batch: ImageBatch, detections: Detections, settings: AlignSettings
     truncated to whole pixels; a frame that is not square is stretched. `settings.resampling` chooses how pixels are
     averaged; with `pillow` the crops equal the reference's, on the CPU bit for bit.
     """
+    xp = module_of(detections.boxes)
     low, high = detections.boxes[:, :2], detections.boxes[:, 2:]
     margin = settings.margin_px * (high - low) / (size - settings.margin_px) / 2
-    limit = batch.sizes[detections.image_index].flip(1)
-    first = torch.minimum((low - margin).clamp(min=0).trunc().long(), limit - 1)
-    last = torch.minimum((high + margin).trunc().long(), limit)
-    frames = torch.cat([first, torch.maximum(last, first + 1)], dim=1)
+    limit = xp.flip(batch.sizes[detections.image_index], (1,))
+    first = xp.minimum(integers((low - margin).clip(min=0)), limit - 1)
+    last = xp.minimum(integers(high + margin), limit)
+    frames = xp.concatenate([first, xp.maximum(last, first + 1)], axis=1)
     resample = batch.pillow_crops if settings.resampling == PILLOW else batch.smooth_crops
     pixels = resample(detections.image_index, frames, size)
-    return FaceCrops(pixels, frames.float(), (size - settings.margin_px) / size)
+    return FaceCrops(pixels, floats(frames), (size - settings.margin_px) / size)
 
 
-@torch.inference_mode()
-def warp_crops(batch: ImageBatch, detections: Detections, size: int = FIVE_POINT_SIZE) -> torch.Tensor:
+def warp_crops(batch: ImageBatch, detections: Detections, size: int = FIVE_POINT_SIZE) -> Array:
     """One crop of size x size per face, turned and scaled so that its landmarks come as near to the template as a
     similarity can bring them.
 
@@ -62,27 +60,28 @@ def warp_crops(batch: ImageBatch, detections: Detections, size: int = FIVE_POINT
     numbers. Larger ones are averaged from 2 x 2, 4 x 4 or 8 x 8 samples a pixel, where the reference skips pixels.
     Waits once for the device.
     """
-    landmarks = detections.landmarks - PIXEL_CENTRE
-    frames = _crop_to_image(landmarks, _template(size, landmarks.device))
-    detail = torch.log2(frames[0].norm(dim=1)).nan_to_num(0).round().clamp(0, _MAX_SAMPLES_LOG2)
-    crops = torch.empty((len(detections), 3, size, size), device=batch.device)
-    details = detail.cpu().numpy()
-    for level in np.unique(details):
+    frames = _crop_to_image(detections.landmarks - PIXEL_CENTRE, like(detections.landmarks, _template(size)))
+    crops = batch.empty((len(detections), 3, size, size))
+    steps = on_host(frames[0])
+    with np.errstate(divide="ignore"):  # landmarks that coincide
+        detail = np.nan_to_num(np.log2(np.hypot(steps[:, 0], steps[:, 1]))).round().clip(0, _MAX_SAMPLES_LOG2)
+    for level in np.unique(detail):
         samples = 2 ** int(level)
-        members = torch.from_numpy(np.flatnonzero(details == level)).to(batch.device, non_blocking=True)
-        for part in torch.split(members, max(1, _SAMPLES_AT_ONCE // (size * samples) ** 2)):
+        members = np.flatnonzero(detail == level)
+        at_once = max(1, _SAMPLES_AT_ONCE // (size * samples) ** 2)
+        for start in range(0, len(members), at_once):
+            part = like(crops, members[start : start + at_once])
             crops[part] = _sampled(batch, detections.image_index[part], [each[part] for each in frames], size, samples)
     return crops
 
 
-def _template(size: int, device: torch.device) -> torch.Tensor:
-    """[5, 2] float32: the template for a crop of size x size, pixel centres at whole numbers."""
-    template = torch.tensor(FIVE_POINT_TEMPLATE, dtype=torch.float64)
-    scaled = (template + PIXEL_CENTRE) * (size / FIVE_POINT_SIZE) - PIXEL_CENTRE
-    return scaled.to(device, torch.float32, non_blocking=True)
+def _template(size: int) -> FloatArray:
+    """[5, 2]: the template for a crop of size x size, pixel centres at whole numbers."""
+    scaled = (np.array(FIVE_POINT_TEMPLATE) + PIXEL_CENTRE) * (size / FIVE_POINT_SIZE) - PIXEL_CENTRE
+    return scaled.astype(np.float32)
 
 
-def _crop_to_image(landmarks: torch.Tensor, template: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def _crop_to_image(landmarks: Array, template: Array) -> tuple[Array, Array, Array]:
     """The similarity from a crop's pixels to the image's, for landmarks [n, 5, 2]: the image vectors of one step to the
     right and one step down in the crop, and the image point of the crop's pixel (0, 0); [n, 2] each.
 
@@ -92,29 +91,29 @@ def _crop_to_image(landmarks: torch.Tensor, template: torch.Tensor) -> tuple[tor
     decomposition is needed; the inverse is v * conj(q) / |q|^2. Landmarks that coincide give steps of 0, and a crop of
     one colour.
     """
-    centre, target = landmarks.mean(dim=1), template.mean(dim=0)
+    xp = module_of(landmarks)
+    centre, target = landmarks.mean(axis=1), template.mean(axis=0)
     source, target_points = landmarks - centre[:, None], template - target
-    real = (source * target_points).sum(dim=(1, 2))
-    imaginary = (source[:, :, 0] * target_points[:, 1] - source[:, :, 1] * target_points[:, 0]).sum(dim=1)
-    spread = source.square().sum(dim=(1, 2))
-    factor = spread / (real.square() + imaginary.square()).clamp(min=_MIN_SPREAD)
-    across = torch.stack([real, -imaginary], dim=1) * factor[:, None]
-    down = torch.stack([imaginary, real], dim=1) * factor[:, None]
+    real = (source * target_points).sum(axis=(1, 2))
+    imaginary = (source[:, :, 0] * target_points[:, 1] - source[:, :, 1] * target_points[:, 0]).sum(axis=1)
+    spread = xp.square(source).sum(axis=(1, 2))
+    factor = spread / (xp.square(real) + xp.square(imaginary)).clip(min=_MIN_SPREAD)
+    across = xp.stack([real, -imaginary], axis=1) * factor[:, None]
+    down = xp.stack([imaginary, real], axis=1) * factor[:, None]
     return across, down, centre - target[0] * across - target[1] * down
 
 
-def _sampled(
-    batch: ImageBatch, image_index: torch.Tensor, frames: Sequence[torch.Tensor], size: int, samples: int
-) -> torch.Tensor:
+def _sampled(batch: ImageBatch, image_index: Array, frames: Sequence[Array], size: int, samples: int) -> Array:
     """Crops [n, 3, size, size] float32 of the images [n], each pixel the mean of samples x samples.
 
     `frames`: for each crop the image vectors of one step to the right and one step down, and the image point of its
     pixel (0, 0), counted from pixel centres; [n, 2] each.
     """
     across, down, origin = frames
-    steps = (torch.arange(size * samples, device=origin.device, dtype=torch.float32) + 0.5) / samples - 0.5
+    steps = like(origin, (np.arange(size * samples, dtype=np.float32) + np.float32(0.5)) / samples - np.float32(0.5))
     x = steps[None, None, :, None] * across[:, None, None]
     y = steps[None, :, None, None] * down[:, None, None]
     points = origin[:, None, None] + x + y
-    pixels = batch.sample(image_index, points.flatten(1, 2)).view(*points.shape[:3], 3)
-    return avg_pool2d(pixels.permute(0, 3, 1, 2), samples)
+    pixels = batch.sample(image_index, points.reshape(len(points), -1, 2))
+    means = pixels.reshape(-1, size, samples, size, samples, 3).mean(axis=(2, 4))
+    return module_of(means).moveaxis(means, -1, 1)

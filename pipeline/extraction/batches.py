@@ -15,7 +15,6 @@ from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
-import torch
 
 from pipeline.config import Settings
 from pipeline.errors import DeviceOutOfMemory, ImageRejected
@@ -24,7 +23,7 @@ from pipeline.extraction.images.device_jpeg import DeviceDecoder
 from pipeline.extraction.stored_picture import cut_faces
 from pipeline.runtime.device import device_errors, own_stream
 from pipeline.runtime.stage_times import JPEGS, StageTimes
-from pipeline.runtime.threads import own_threads
+from pipeline.runtime.threads import keep_threads, own_threads
 from pipeline.types import ByteArray, DecodedImage, DeviceImage, EncodedImage, boxes_of
 
 Batch = TypeVar("Batch")
@@ -32,8 +31,8 @@ _DONE_PER_WORKER = 4  # finished batches that wait for an earlier one: they hold
 
 
 class BatchWorkers(Generic[Batch]):
-    """`workers` threads that run `work(batch)`, which changes the batch; a context manager that ends them. torch uses
-    `threads` cores in each.
+    """`workers` threads that run `work(batch)`, which changes the batch; a context manager that ends them. Each uses
+    `threads` cores.
 
     On CUDA one batch is uploaded, and another one written down, while the device is busy with a third. On a CPU each
     core takes a batch of its own, from the pixels to the embeddings, and every operation runs on that core alone.
@@ -44,21 +43,18 @@ class BatchWorkers(Generic[Batch]):
 
     def __init__(self, workers: int, work: Callable[[Batch], None], threads: int = 1) -> None:
         self._workers = workers
-        self._work = work
+        self._work, self._threads = work, threads
         # One more than there are workers, so that a worker finds its next batch ready.
         self._room = threading.Semaphore(workers + 1)
-        self._pool = ThreadPoolExecutor(
-            workers, thread_name_prefix="batch", initializer=own_threads, initargs=(threads,)
-        )
+        self._pool = ThreadPoolExecutor(workers, thread_name_prefix="batch")
 
     def __enter__(self) -> BatchWorkers[Batch]:
-        torch.get_num_threads()  # fixes this thread's own number, before the workers set theirs
+        keep_threads()  # before the workers set theirs
         return self
 
     def __exit__(self, *_: object) -> None:
         self._pool.shutdown(wait=True, cancel_futures=True)
-        # Otherwise every later thread would start with the workers' number.
-        torch.set_num_threads(torch.get_num_threads())
+        keep_threads()  # or every later thread would start with the workers' number
 
     def in_order(self, batches: Iterable[Batch]) -> Generator[Batch, None, None]:
         """The batches in their order, each when its work is done. Raises what the work raised, at that batch's place.
@@ -68,13 +64,17 @@ class BatchWorkers(Generic[Batch]):
         taken: deque[tuple[Batch, Future[None]]] = deque()
         for batch in batches:
             self._room.acquire()
-            future = self._pool.submit(self._work, batch)
+            future = self._pool.submit(self._run, batch)
             future.add_done_callback(lambda _: self._room.release())
             taken.append((batch, future))
             while taken and (taken[0][1].done() or len(taken) > _DONE_PER_WORKER * self._workers):
                 yield _result(*taken.popleft())
         while taken:
             yield _result(*taken.popleft())
+
+    def _run(self, batch: Batch) -> None:
+        own_threads(self._threads)  # each time: torch may be loaded only now
+        self._work(batch)
 
 
 def _result(batch: Batch, future: Future[None]) -> Batch:

@@ -5,84 +5,88 @@ Schroff et al. 2015, "FaceNet: A Unified Embedding for Face Recognition and Clus
 
 from __future__ import annotations
 
-from typing import Final
-
-import torch
-from torch import nn
-from torch.nn import functional
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from pipeline.config import FLOAT32
-from pipeline.models.backend import OpenVino, OpenVinoNetwork, TorchSource, backend_of, load_openvino
-from pipeline.models.load import load_torch_network
+from pipeline.models.backend import TorchSource, backend_of, load_openvino
+from pipeline.models.networks.openvino import OpenVino
 from pipeline.models.registry import WeightSet
 from pipeline.models.weights import ResolvedWeights, load_centre
-from pipeline.runtime.device import padded
+from pipeline.runtime.arrays import Array, like, module_of, on_host
+from pipeline.runtime.device import HOST, is_cuda
 from pipeline.runtime.stage_times import CallCounts
 from pipeline.types import FloatArray
+
+if TYPE_CHECKING:
+    from torch import nn
 
 # Crops in one forward pass, by type of device: bounds the memory (some 10 MB a crop), and more gains nothing on a CPU.
 # CUDA's was not measured: there each call costs the launches of its kernels, and memory is what bounds it.
 BATCH_CROPS: Final = {"cpu": 32, "cuda": 256}
+_MIN_NORM: Final = 1e-12  # avoids 0 / 0
+
+Network: TypeAlias = Callable[[Array], Array]  # [n, 3, S, S] float32, preprocessed -> [n, d] float32
 
 
 class Embedder:
     """An embedding network on one device; its embeddings less `centre` [d], if there is one.
 
-    The network computes in `dtype`; what is subtracted from pixels and embeddings, and their norm, are float32 always.
-    `counts` tells how often the network ran, and over how many crops.
+    `counts` tells how often the network ran, and over how many crops; `backend` is what reports call its engine.
     """
 
     def __init__(
         self,
         weights: WeightSet,
-        network: nn.Module,
-        device: torch.device,
+        network: Network,
+        device: str = HOST,
         centre: FloatArray | None = None,
-        dtype: torch.dtype = torch.float32,
+        backend: str = "",
     ) -> None:
         self.name = weights.name
         self.input_size = weights.input_size
         self.embedding_size = weights.embedding_size
         self.alignment = weights.preprocessing.alignment
         self.device = device
-        self.backend = backend_of(network)
+        self.backend = backend
         self.counts = CallCounts()
         self._preprocessing = weights.preprocessing
-        self._dtype = dtype
-        self._network = network.to(device, dtype)
-        # torch's networks are channels_last; OpenVINO arranges the channels itself.
-        self._layout = torch.contiguous_format if isinstance(network, OpenVinoNetwork) else torch.channels_last
-        self._centre = None if centre is None else torch.from_numpy(centre).to(device)
+        self._network = network
+        self._centre = centre
 
-    @torch.inference_mode()
-    def __call__(self, crops: torch.Tensor) -> torch.Tensor:
-        """crops [n, 3, S, S] float32 RGB in [0, 255], S the `input_size` -> [n, d] float32 of L2 norm 1, on the device.
+    def __call__(self, crops: Array) -> Array:
+        """crops [n, 3, S, S] float32 RGB in [0, 255], S the `input_size` -> [n, d] float32 of L2 norm 1.
 
         n may be 0, and any number: it goes through the network in parts of at most the device's BATCH_CROPS. A crop's
         embedding does not depend on its neighbours, but for rounding (about 1e-6). Raises ValueError for another shape.
         """
-        size = self.input_size
+        size, count = self.input_size, len(crops)
         if crops.ndim != 4 or tuple(crops.shape[1:]) != (3, size, size):
             raise ValueError(f"crops must be [n, 3, {size}, {size}], not {list(crops.shape)}")
-        if not len(crops):
-            return torch.empty(0, self.embedding_size, device=self.device)
-        most = BATCH_CROPS[self.device.type]
-        on_cpu = self.device.type == "cpu"  # as even as can be; else in few shapes
-        parts = torch.tensor_split(crops, -(-len(crops) // most)) if on_cpu else torch.split(crops, most)
-        return torch.cat([self._forward(part) for part in parts])
+        if not count:
+            return crops.reshape(0, 3 * size**2)[:, : self.embedding_size]
+        step = BATCH_CROPS["cuda" if is_cuda(self.device) else "cpu"]
+        if not is_cuda(self.device):  # as even as can be; else in few shapes
+            step = -(-count // -(-count // step))
+        parts = [self._forward(crops[start : start + step]) for start in range(0, count, step)]
+        return module_of(crops).concatenate(parts, axis=0)
 
-    def _forward(self, crops: torch.Tensor) -> torch.Tensor:
+    def _forward(self, crops: Array) -> Array:
         self.counts.add(len(crops))
-        pixels = crops.to(self.device, torch.float32, memory_format=self._layout)
-        scaled = pixels.sub(self._preprocessing.mean).mul_(self._preprocessing.scale)
-        embeddings = self._network(padded(scaled.to(self._dtype)))[: len(crops)]
-        normed = functional.normalize(embeddings.float(), dim=1)
-        return normed if self._centre is None else functional.normalize(normed - self._centre, dim=1)
+        embeddings = self._network((crops - self._preprocessing.mean) * self._preprocessing.scale)
+        normed = _normalised(embeddings)
+        return normed if self._centre is None else _normalised(normed - like(normed, self._centre))
+
+
+def _normalised(vectors: Array) -> Array:
+    xp = module_of(vectors)
+    return vectors / xp.sqrt(xp.square(vectors).sum(axis=1, keepdims=True)).clip(min=_MIN_NORM)
 
 
 def load_embedder(
     resolved: ResolvedWeights,
-    device: torch.device,
+    device: str = HOST,
     *,
     centred: bool = False,
     runtime: OpenVino | None = None,
@@ -95,16 +99,28 @@ def load_embedder(
     WeightsCorrupt.
     """
     centre = load_centre(resolved.weight_set) if centred else None
-    network, used, dtype = None, FLOAT32, torch.float32
+    size = resolved.weight_set.input_size
+    converted = None
     if runtime is not None:
-        size = resolved.weight_set.input_size
-        source = TorchSource(resolved.name, resolved.sha256, (3, size, size), lambda: load_torch_network(resolved))
-        network = load_openvino(source, runtime, precision or FLOAT32)
-        if network is not None:  # takes and gives float32, whatever it computes in
-            used = network.precision
-    elif precision is not None:
-        used, dtype = precision, getattr(torch, precision)
-    embedder = Embedder(resolved.weight_set, network or load_torch_network(resolved), device, centre, dtype)
-    if precision is not None:
-        embedder.backend += f" in {used}"
-    return embedder
+        source = TorchSource(resolved.name, resolved.sha256, (3, size, size), partial(_torch_module, resolved))
+        converted = load_openvino(source, runtime, precision or FLOAT32)
+    if converted is not None:  # takes and gives float32, whatever it computes in
+        network, used = _on_arrays(converted), converted.precision
+    else:
+        from pipeline.models.load import TorchNetwork
+
+        used = FLOAT32 if runtime is not None else precision or FLOAT32
+        network = TorchNetwork(_torch_module(resolved), device, used)
+    backend = backend_of(converted) + (f" in {used}" if precision is not None else "")
+    return Embedder(resolved.weight_set, network, device, centre, backend)
+
+
+def _torch_module(resolved: ResolvedWeights) -> nn.Module:
+    from pipeline.models.load import load_torch_network
+
+    return load_torch_network(resolved)
+
+
+def _on_arrays(network: Callable[[FloatArray], FloatArray]) -> Network:
+    """A network of NumPy's arrays for those of any kind."""
+    return lambda pixels: like(pixels, network(on_host(pixels)))

@@ -7,7 +7,6 @@ from contextlib import nullcontext
 
 import numpy as np
 import pyarrow as pa
-import torch
 
 from pipeline.config import Settings
 from pipeline.extraction.align import cut_crops, warp_crops
@@ -17,6 +16,7 @@ from pipeline.extraction.images.batch import ImageBatch, PixelMemory
 from pipeline.extraction.quality import assess_quality
 from pipeline.extraction.rows import face_schema, fixed_lists
 from pipeline.models.registry import FIVE_POINT
+from pipeline.runtime.arrays import floats, module_of, on_host
 from pipeline.runtime.device import FittingBatches
 from pipeline.runtime.stage_times import CROP, EMBED, IMAGES, QUALITY, StageTimes
 from pipeline.types import DecodedImage, DeviceImage, FloatArray
@@ -33,7 +33,7 @@ class BatchExtractor:
         self.settings = settings
         self.schema = face_schema(embedder.embedding_size)
         self.device = detector.networks.device
-        self._memory = PixelMemory(self.device, settings.run.batch_pixels)
+        self._memory = PixelMemory(settings.run.batch_pixels, detector.networks.memory)
         self._fitting = FittingBatches[DecodedImage | DeviceImage](
             lambda image: image.pixels.shape[0] * image.pixels.shape[1]
         )
@@ -48,13 +48,13 @@ class BatchExtractor:
         return self._fitting(lambda part: self._extract(part, stage_times), images)
 
     def _extract(self, images: Sequence[DecodedImage | DeviceImage], times: StageTimes) -> list[pa.Table]:
-        on_host = sum(image.width * image.height for image in images if isinstance(image, DecodedImage))
-        with self._memory.taken(on_host) if on_host else nullcontext() as memory:
+        networks = self.detector.networks
+        pixels = sum(image.width * image.height for image in images if isinstance(image, DecodedImage))
+        with self._memory.taken(pixels) if pixels else nullcontext() as memory, networks.computing():
             with times.on_device(IMAGES):
-                batch = ImageBatch([image.pixels for image in images], self.device, memory)
+                batch = networks.batch([image.pixels for image in images], memory)
             return self._extract_batch(batch, times)
 
-    @torch.inference_mode()
     def _extract_batch(self, batch: ImageBatch, times: StageTimes) -> list[pa.Table]:
         """Waits for the device in the end."""
         detections = self.detector(batch, times)
@@ -66,16 +66,17 @@ class BatchExtractor:
             quality = assess_quality(boxed, detections)
         with times.on_device(EMBED):
             embeddings = self.embedder(crops)
-        limit = batch.sizes[detections.image_index].flip(1).repeat(1, 2).float()
+        xp = module_of(embeddings)
+        limit = floats(xp.flip(batch.sizes[detections.image_index], (1,)))
         columns = [
-            torch.minimum(detections.boxes.clamp(min=0), limit),
-            detections.landmarks.flatten(1),
+            xp.minimum(detections.boxes.clip(min=0), xp.concatenate([limit, limit], axis=1)),
+            detections.landmarks.reshape(-1, 10),
             detections.scores[:, None],
             quality,
             embeddings,
-            detections.image_index[:, None].float(),  # exact below 2**24, in the same copy to the host
+            floats(detections.image_index[:, None]),  # exact below 2**24, in the same copy to the host
         ]
-        numbers = torch.cat(columns, dim=1).cpu().numpy()
+        numbers = on_host(xp.concatenate(columns, axis=1))
         visible = (numbers[:, 2:4] - numbers[:, :2] >= 1).all(axis=1)
         index, numbers = numbers[visible, -1], numbers[visible, :-1]
         table = self._table(numbers)

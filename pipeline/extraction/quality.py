@@ -7,9 +7,13 @@ device, without a loop over faces and without waiting for the device.
 
 from __future__ import annotations
 
-import torch
+import functools
+from typing import Final
 
-from pipeline.types import Detections, FaceCrops
+import numpy as np
+
+from pipeline.runtime.arrays import Array, like, module_of
+from pipeline.types import Detections, FaceCrops, FloatArray
 
 # The five landmarks of a mean frontal face: x right, y down, z towards the camera; origin between the eyes, unit the
 # eyes' distance, the eyes and the corners of the mouth in the plane z = 0. The plane's figures are medians of MTCNN
@@ -55,9 +59,12 @@ _PATCH_CELLS = 5  # the side of the patches that evenness compares, an eighth of
 # so that flattening a picture never makes it more even.
 _BLANK, _NOISE = 0.1, 0.5
 
+# Faces that are none divide by zero.
+_IGNORING: Final = np.errstate(divide="ignore", invalid="ignore", over="ignore")
 
-@torch.inference_mode()
-def assess_quality(crops: FaceCrops, detections: Detections) -> torch.Tensor:
+
+@_IGNORING
+def assess_quality(crops: FaceCrops, detections: Detections) -> Array:
     """Rates n faces, from their crops [n, 3, S, S], landmarks [n, 5, 2] and scores [n], on the device of the crops:
     [n, 3] float32 in [0, 1] in the order of `types.QUALITIES`, higher is better.
 
@@ -67,10 +74,12 @@ def assess_quality(crops: FaceCrops, detections: Detections) -> torch.Tensor:
     share = _INNER * crops.box_share
     cells = _cells(crops.pixels, share)
     trust = _trust(detections.scores, cells, _in_cells(detections.landmarks, crops, share))
-    return torch.stack([center_pose(detections.landmarks) * trust, _sharpness(cells), _contrast(cells)], dim=1)
+    xp = module_of(cells)
+    return xp.stack([center_pose(detections.landmarks) * trust, _sharpness(cells), _contrast(cells)], axis=1)
 
 
-def center_pose(landmarks: torch.Tensor) -> torch.Tensor:
+@_IGNORING
+def center_pose(landmarks: Array) -> Array:
     """(cos yaw * cos pitch * cos roll)^2 of faces whose landmarks are [n, 5, 2] float32 (x, y) in pixels: [n].
 
     A mean face is fitted under weak perspective in closed form. The fit gives the image of the face's plane, a 2 x 2
@@ -89,88 +98,100 @@ def center_pose(landmarks: torch.Tensor) -> torch.Tensor:
     0 where there is no such face: landmarks that coincide, lie on a line or are mirrored, a face turned by 90 degrees
     or more in the picture, non-finite values.
     """
-    centred = landmarks - landmarks.mean(dim=1, keepdim=True)
-    across, down, nose, _ = torch.matmul(_fit_matrix(landmarks.device), centred).unbind(dim=1)
+    xp = module_of(landmarks)
+    fitted = like(landmarks, _fit_matrix()) @ (landmarks - landmarks.mean(axis=1, keepdims=True))
+    across, down, nose = fitted[:, 0], fitted[:, 1], fitted[:, 2]
     area = across[:, 0] * down[:, 1] - across[:, 1] * down[:, 0]
-    turn = nose.square().sum(dim=1) / area
-    cos_tilt = 2 / (turn + torch.sqrt(turn.square() + 4))
+    turn = xp.square(nose).sum(axis=1) / area
+    cos_tilt = 2 / (turn + xp.sqrt(xp.square(turn) + 4))
     along, askew = across[:, 0] + down[:, 1], across[:, 1] - down[:, 0]
-    cos_roll = (along / torch.hypot(along, askew)).clamp(min=0)
+    cos_roll = (along / xp.hypot(along, askew)).clip(min=0)
     is_face = area >= _MIN_EYE_DISTANCE_PX**2
-    return torch.where(is_face, (cos_tilt * cos_roll).square(), 0.0).clamp(max=1)
+    return xp.where(is_face, xp.square(cos_tilt * cos_roll), 0.0).clip(max=1)
 
 
-def _fit_matrix(device: torch.device) -> torch.Tensor:
+@functools.cache
+def _fit_matrix() -> FloatArray:
     """[4, 5]: five landmarks -> the least-squares images of the model's three axes and of its origin."""
-    model = torch.tensor(_FACE_MODEL, dtype=torch.float64)
-    design = torch.cat([model, torch.ones(5, 1, dtype=torch.float64)], dim=1)
-    fit: torch.Tensor = torch.linalg.pinv(design)
-    return fit.to(device, torch.float32, non_blocking=True)
+    fit: FloatArray = np.linalg.pinv(np.column_stack([_FACE_MODEL, np.ones(5)])).astype(np.float32)
+    return fit
 
 
-def _cells(pixels: torch.Tensor, share: float) -> torch.Tensor:
+def _cells(pixels: Array, share: float) -> Array:
     """The mean luminance of the 40 x 40 cells of the central `share` of crops [n, 3, S, S]: [n, 40, 40] float32.
 
     Exact averages over areas, which count parts of pixels: neither the crop's size nor its margin matters.
     """
-    size = pixels.shape[-1]
-    side = size * share / _CELLS
-    first = (size * (1 - share) / 2 + side * torch.arange(_CELLS, dtype=torch.float64))[:, None]
-    pixel = torch.arange(size, dtype=torch.float64)
-    overlap = (torch.minimum(first + side, pixel + 1) - torch.maximum(first, pixel)).clamp(min=0) / side
-    weights = overlap.to(pixels.device, torch.float32, non_blocking=True)
-    red, green, blue = pixels.unbind(dim=1)
-    luma = _LUMA[0] * red + _LUMA[1] * green + _LUMA[2] * blue
+    weights = like(pixels, _cell_weights(pixels.shape[-1], share))
+    luma = _LUMA[0] * pixels[:, 0] + _LUMA[1] * pixels[:, 1] + _LUMA[2] * pixels[:, 2]
     return weights @ luma @ weights.T
 
 
-def _in_cells(landmarks: torch.Tensor, crops: FaceCrops, share: float) -> torch.Tensor:
+@functools.cache
+def _cell_weights(size: int, share: float) -> FloatArray:
+    """[40, size]: what part of each cell of `_cells` each pixel of a row is."""
+    side = size * share / _CELLS
+    first = (size * (1 - share) / 2 + side * np.arange(_CELLS))[:, None]
+    pixel = np.arange(size)
+    overlap = np.minimum(first + side, pixel + 1) - np.maximum(first, pixel)
+    weights: FloatArray = (overlap.clip(min=0) / side).astype(np.float32)
+    return weights
+
+
+def _in_cells(landmarks: Array, crops: FaceCrops, share: float) -> Array:
     """[n, 5, 2]: image landmarks as cells from the corner of the region that `_cells` covers."""
     low, high = crops.frames[:, None, :2], crops.frames[:, None, 2:]
     return ((landmarks - low) / (high - low) - (1 - share) / 2) * (_CELLS / share)
 
 
-def _trust(scores: torch.Tensor, cells: torch.Tensor, landmarks: torch.Tensor) -> torch.Tensor:
+def _trust(scores: Array, cells: Array, landmarks: Array) -> Array:
     """[n] in [0, 1]: how likely the landmarks [n, 5, 2] are a face's, by the scores [n] and the cells [n, 40, 40].
 
     In a portrait turned by 180 degrees the detector sometimes reports landmarks placed like an upright face's, its eyes
     on the cheeks. Their places look right; only low scores and the picture give them away. The two are added, as
     evidence is, so that neither a flat picture nor glasses alone make a face implausible.
     """
-    evidence = torch.logit(scores, eps=1e-6) + _feature_gain(cells, landmarks)
-    return torch.sigmoid(evidence - _EVIDENCE_HALF).nan_to_num(0)
+    xp = module_of(scores)
+    odds = scores.clip(1e-6, 1 - 1e-6)
+    evidence = xp.log(odds / (1 - odds)) + _feature_gain(cells, landmarks)
+    return xp.nan_to_num(1 / (1 + xp.exp(_EVIDENCE_HALF - evidence)), nan=0.0)
 
 
-def _feature_gain(cells: torch.Tensor, landmarks: torch.Tensor) -> torch.Tensor:
+def _feature_gain(cells: Array, landmarks: Array) -> Array:
     """[n]: logarithm of the ratio of the edges at eyes, nose and mouth to those at cheeks, bridge of the nose and
     forehead.
 
     On every upright face the former have strong horizontal edges and the latter are smooth. NaN for NaN landmarks.
     """
-    vertical = torch.zeros_like(cells)
-    vertical[:, 1:-1] = ((cells[:, 2:] - cells[:, :-2]) / 2).square()
-    eyes, nose, mouth = landmarks[:, :2], landmarks[:, 2:3], landmarks[:, 3:].mean(dim=1, keepdim=True)
-    between = eyes.mean(dim=1, keepdim=True)
+    xp = module_of(cells)
+    vertical = xp.zeros_like(cells)
+    vertical[:, 1:-1] = xp.square((cells[:, 2:] - cells[:, :-2]) / 2)
+    eyes, nose, mouth = landmarks[:, :2], landmarks[:, 2:3], landmarks[:, 3:].mean(axis=1, keepdims=True)
+    between = eyes.mean(axis=1, keepdims=True)
     across, down = eyes[:, 1] - eyes[:, 0], mouth - between
-    scale = torch.maximum(across.norm(dim=1), down[:, 0].norm(dim=1) / _EYES_TO_MOUTH)  # the eyes' distance, face-on
-    features = torch.cat([eyes, nose, mouth], dim=1)
-    smooth = torch.cat([eyes + _CHEEK * down, between, between + _FOREHEAD * down], dim=1)
-    edges = _windowed(vertical, torch.cat([features, smooth], dim=1), _WINDOW * scale)
-    at_features, at_smooth = torch.log(edges + _GRADIENT_FLOOR).view(-1, 2, 4).sum(dim=2).unbind(dim=1)
-    return torch.sub(at_features, at_smooth)
+    broad, tall = xp.hypot(across[:, 0], across[:, 1]), xp.hypot(down[:, 0, 0], down[:, 0, 1])
+    scale = xp.maximum(broad, tall / _EYES_TO_MOUTH)  # the eyes' distance, face-on
+    features = [eyes, nose, mouth]
+    smooth = [eyes + _CHEEK * down, between, between + _FOREHEAD * down]
+    edges = _windowed(vertical, xp.concatenate([*features, *smooth], axis=1), _WINDOW * scale)
+    logarithms = xp.log(edges + _GRADIENT_FLOOR)
+    return logarithms[:, :4].sum(axis=1) - logarithms[:, 4:].sum(axis=1)
 
 
-def _windowed(cells: torch.Tensor, points: torch.Tensor, sigma: torch.Tensor) -> torch.Tensor:
+def _windowed(cells: Array, points: Array, sigma: Array) -> Array:
     """[n, p]: the mean of cells [n, 40, 40] around points [n, p, 2], weighted by Gaussians of sigma [n] cells."""
-    centres = torch.arange(_CELLS, device=cells.device) + 0.5
-    near = points.clamp(0, _CELLS)[..., None]  # a landmark outside counts at the nearest edge
+    xp = module_of(cells)
+    centres = like(cells, np.arange(_CELLS, dtype=np.float32) + np.float32(0.5))
+    near = points.clip(0, _CELLS)[..., None]  # a landmark outside counts at the nearest edge
     # At least half a cell wide: a sharper window would fall between the cells.
-    log_weights = -((centres - near) / sigma.clamp(min=0.5)[:, None, None, None]).square() / 2
-    across, down = torch.softmax(log_weights, dim=-1).unbind(dim=2)
-    return ((down @ cells) * across).sum(dim=-1)
+    logarithms = -xp.square((centres - near) / sigma.clip(min=0.5)[:, None, None, None]) / 2
+    weights = xp.exp(logarithms - xp.amax(logarithms, axis=-1, keepdims=True))
+    weights = weights / weights.sum(axis=-1, keepdims=True)
+    across, down = weights[:, :, 0], weights[:, :, 1]
+    return ((down @ cells) * across).sum(axis=-1)
 
 
-def _sharpness(cells: torch.Tensor) -> torch.Tensor:
+def _sharpness(cells: Array) -> Array:
     """[n], from the luminance in cells [n, 40, 40]: r^k / (r^k + h^k), r^2 = |Laplacian|^2 / |gradient|^2.
 
     r is the root of a ratio of two spectral moments, the mean squared frequency of the gradient. A Gaussian blur
@@ -179,13 +200,14 @@ def _sharpness(cells: torch.Tensor) -> torch.Tensor:
     """
     centre = cells[:, 1:-1, 1:-1]
     left, right, up, down = cells[:, 1:-1, :-2], cells[:, 1:-1, 2:], cells[:, :-2, 1:-1], cells[:, 2:, 1:-1]
-    laplacian = ((left + right) + (up + down) - 4 * centre).square().mean(dim=(1, 2))
-    gradient = ((right - left).square() + (down - up).square()).mean(dim=(1, 2)) / 4
-    ratio = torch.sqrt(laplacian / (gradient + _GRADIENT_FLOOR))
+    xp = module_of(cells)
+    laplacian = xp.square((left + right) + (up + down) - 4 * centre).mean(axis=(1, 2))
+    gradient = (xp.square(right - left) + xp.square(down - up)).mean(axis=(1, 2)) / 4
+    ratio = xp.sqrt(laplacian / (gradient + _GRADIENT_FLOOR))
     return _logistic(ratio, _SHARPNESS_HALF, _SHARPNESS_STEEPNESS)
 
 
-def _contrast(cells: torch.Tensor) -> torch.Tensor:
+def _contrast(cells: Array) -> Array:
     """[n], from the luminance in cells [n, 40, 40]: how far it spreads, and how evenly over the face.
 
     The spread is the standard deviation; its logistic is saturated for portraits, so that only a flattened face scores
@@ -193,16 +215,17 @@ def _contrast(cells: torch.Tensor) -> torch.Tensor:
     glare or over-exposure leave parts of the face blank. The dynamic range of ISO/IEC 29794-5, the histogram's entropy,
     does the reverse: the harder the shadows, the higher it is.
     """
-    spread = (cells - cells.mean(dim=(1, 2), keepdim=True)).square().mean(dim=(1, 2)).sqrt()
+    xp = module_of(cells)
+    spread = xp.sqrt(xp.square(cells - cells.mean(axis=(1, 2), keepdims=True)).mean(axis=(1, 2)))
     across = _CELLS // _PATCH_CELLS
     parts = cells.reshape(-1, across, _PATCH_CELLS, across, _PATCH_CELLS)
-    offset = parts - parts.mean(dim=(2, 4), keepdim=True)
-    patches = offset.square().mean(dim=(2, 4)).sqrt().flatten(1)
-    evenness = (patches + _BLANK).log().mean(dim=1).exp() / (patches.mean(dim=1) + _NOISE)
+    offset = parts - parts.mean(axis=(2, 4), keepdims=True)
+    patches = xp.sqrt(xp.square(offset).mean(axis=(2, 4))).reshape(-1, across**2)
+    evenness = xp.exp(xp.log(patches + _BLANK).mean(axis=1)) / (patches.mean(axis=1) + _NOISE)
     return _logistic(spread, _SPREAD_HALF, _SPREAD_STEEPNESS) * _logistic(evenness, _EVENNESS_HALF, _EVENNESS_STEEPNESS)
 
 
-def _logistic(value: torch.Tensor, half: float, steepness: float) -> torch.Tensor:
+def _logistic(value: Array, half: float, steepness: float) -> Array:
     """A logistic in the logarithm of values >= 0: v^k / (v^k + h^k), 0 at 0 and one half at h."""
     power = (value / half) ** steepness
     return power / (1 + power)

@@ -20,7 +20,7 @@ from pipeline.jobs.doctor import FAIL, OK, WARN, Finding
 from pipeline.jobs.models import load_extractor
 from pipeline.jobs.sample_photos import portrait
 from pipeline.jobs.store_identity import make_identity
-from pipeline.runtime.device import describe, device_errors, resolve_device
+from pipeline.runtime.device import describe, device_errors, is_cuda, resolve_device
 from pipeline.runtime.optional_kernels import outcomes
 from pipeline.types import DecodedImage, FloatArray, boxes_of
 
@@ -50,7 +50,7 @@ def try_device(settings: Settings) -> list[Finding]:
 def _tried(settings: Settings) -> Iterator[Finding]:
     run = replace(settings.run, mode=EXACT, precision=AUTO, tf32=False, jpeg=RunSettings().jpeg)
     device = resolve_device(run.device)
-    if device.type == "cuda":
+    if is_cuda(device):
         yield _driver(device)
         yield _memory(device)
     photo = Decoder(settings.decode)(portrait())
@@ -68,14 +68,14 @@ def _extractor(settings: Settings, run: RunSettings) -> BatchExtractor:
     return load_extractor(chosen, make_identity(chosen), Path())
 
 
-def _driver(device: torch.device) -> Finding:
+def _driver(device: str) -> Finding:
     """That there is code for the device is known since it was resolved."""
     major, minor = torch.cuda.get_device_capability(device)
     made = f"torch {torch.__version__} for CUDA {torch.version.cuda} ({', '.join(torch.cuda.get_arch_list())})"
     return Finding("driver", OK, f"{made} runs on compute capability {major}.{minor}")
 
 
-def _memory(device: torch.device) -> Finding:
+def _memory(device: str) -> Finding:
     free, total = torch.cuda.mem_get_info(device)
     detail = f"{free / 1e9:.1f} of {total / 1e9:.1f} GB are free"
     if free >= _MUCH_MEMORY:
@@ -104,9 +104,9 @@ def _vectors(faces: pa.Table) -> list[FloatArray]:
     return [np.asarray(row, dtype=np.float32) for row in faces["embedding"].to_pylist()]
 
 
-def _kernels(device: torch.device) -> Iterator[Finding]:
+def _kernels(device: str) -> Iterator[Finding]:
     """Of Triton, as far as the photo asked for them."""
-    for name, problem in sorted(outcomes(device).items()):
+    for name, problem in sorted(outcomes(torch.device(device)).items()):
         if problem is None:
             yield Finding("triton", OK, f"{name}: Triton's kernels give what torch gives, and are used")
         else:
@@ -124,7 +124,7 @@ def _cure(problem: str) -> str:
 
 
 def _rate(extractor: BatchExtractor, photo: DecodedImage) -> Finding:
-    batch = [photo] * _LOOP_IMAGES[extractor.device.type]
+    batch = [photo] * _LOOP_IMAGES["cuda" if is_cuda(extractor.device) else "cpu"]
     extractor.extract(batch)
     begun, done = time.perf_counter(), 0
     while (seconds := time.perf_counter() - begun) < _LOOP_S:

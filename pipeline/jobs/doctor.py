@@ -109,7 +109,7 @@ def mismatch(torch_version: str, error: str) -> str:
 
 
 def _device(settings: Settings) -> Finding:
-    from pipeline.runtime.device import cuda_problem, describe, resolve_device
+    from pipeline.runtime.device import HOST, cuda_problem, describe, is_cuda, resolve_device
     from pipeline.runtime.threads import usable_cores
 
     cores = f"{usable_cores()} CPU cores"
@@ -117,7 +117,7 @@ def _device(settings: Settings) -> Finding:
         device = resolve_device(settings.run.device)
     except FacepipeError as exc:
         return Finding("device", FAIL, str(exc), "Use --device auto or cpu, or repair the GPU's driver (nvidia-smi).")
-    if device.type == "cuda" or settings.run.device == "cpu":
+    if is_cuda(device) or settings.run.device == HOST:
         return Finding("device", OK, f"{describe(device)}; {cores}")
     return Finding("device", OK, f"{describe(device)}; {cores}; no CUDA: {cuda_problem(0)}")
 
@@ -165,7 +165,7 @@ def _speed(settings: Settings, weights: WeightSet) -> Finding:
     """What runs the embedder with these weights, and which of the packages of the extra `fast` are installed."""
     from pipeline.models.backend import choose_backend
     from pipeline.models.files.cache import cache_folder
-    from pipeline.runtime.device import resolve_device
+    from pipeline.runtime.device import is_cuda, resolve_device
 
     try:
         device = resolve_device(settings.run.device)
@@ -177,7 +177,7 @@ def _speed(settings: Settings, weights: WeightSet) -> Finding:
     installed = ", ".join(f"{package} {_version(package)}" for package in _SPEED if package not in missing)
     network = TORCH if runtime is None else OPENVINO
     detail = f"the embedder {weights.name} runs in {network}; installed: {installed or 'nothing of the extra fast'}"
-    if not missing or device.type == "cuda":
+    if not missing or is_cuda(device):
         return Finding("speed", OK, detail)
     slower = "; ".join(f"without {package} slower: {_SPEED[package]}" for package in missing)
     return Finding("speed", WARN, f"{detail}; {slower}", 'pip install "facepipe[fast]"')

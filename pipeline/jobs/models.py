@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import ModuleType
 
 from pipeline.config import FAST, Settings
 from pipeline.errors import StoreMismatch
-from pipeline.extraction.detection.cascade import MtcnnDetector
-from pipeline.extraction.detection.networks import load_networks
+from pipeline.extraction.detection.cascade import MtcnnDetector, MtcnnNetworks
 from pipeline.extraction.embed import load_embedder
 from pipeline.extraction.extractor import BatchExtractor
 from pipeline.extraction.images.decode import Decoder
@@ -15,8 +15,9 @@ from pipeline.extraction.images.device_jpeg import decodes_on_device, load_nvimg
 from pipeline.jobs.run_report import WorkDone
 from pipeline.jobs.store_identity import preprocessing_of, weights_file
 from pipeline.models.backend import choose_backend, fast_precision
-from pipeline.models.weights import cache_folder, detector_files, resolve
-from pipeline.runtime.device import describe, device_errors, resolve_device, synchronize
+from pipeline.models.weights import cache_folder, detector_arrays, detector_files, resolve
+from pipeline.runtime.device import HOST, describe, device_errors, resolve_device, synchronize
+from pipeline.runtime.optional_kernels import if_compiled
 from pipeline.runtime.precision import check_fast_mode, set_tf32
 from pipeline.runtime.stage_times import PNET
 from pipeline.runtime.threads import set_threads
@@ -48,7 +49,7 @@ def load_extractor(
     threads_each = network_threads or threads
     runtime = choose_backend(settings.run.backend, device, cache, threads_each, calls=max(1, threads // threads_each))
     with device_errors():
-        detector = MtcnnDetector(load_networks(detector_files(), device), settings.detect)
+        detector = MtcnnDetector(load_detector(device, cache), settings.detect)
         precision = fast_precision(settings.run.precision, device, runtime) if settings.run.mode == FAST else None
         embedder = load_embedder(resolved, device, centred=settings.embed.centre, runtime=runtime, precision=precision)
         if settings.run.tf32:
@@ -56,6 +57,25 @@ def load_extractor(
         # The engine's workers run the networks on their own streams, which don't wait for the stream of these copies.
         synchronize(device)
     return BatchExtractor(detector, embedder, settings)
+
+
+def load_detector(device: str, cache: Path) -> MtcnnNetworks:
+    """The detector's networks: in compiled loops on a CPU with numba, else in torch. Raises WeightsMissing or
+    WeightsCorrupt."""
+    if device == HOST and (loops := load_host_networks()):
+        networks: MtcnnNetworks = loops.HostNetworks(detector_arrays(cache))
+        return networks
+    from pipeline.extraction.detection.networks import load_networks
+
+    return load_networks(detector_files(), device)
+
+
+@if_compiled
+def load_host_networks() -> ModuleType:
+    """MTCNN in compiled loops."""
+    from pipeline.extraction.detection import host_networks
+
+    return host_networks
 
 
 def work_of(decoder: Decoder, extractor: BatchExtractor | None) -> WorkDone:

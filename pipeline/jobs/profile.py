@@ -35,8 +35,6 @@ from pipeline.runtime.stage_times import (
 )
 
 if TYPE_CHECKING:
-    import torch
-
     from pipeline.jobs.cluster.engine import RayEngine
 
 DECODING, NETWORKS = "decoding", "networks"
@@ -115,7 +113,7 @@ class Profiler:
     def __init__(self, enabled: bool, settings: RunSettings) -> None:
         self._enabled = enabled
         self._settings = settings
-        self._device: torch.device | None = None  # until the models are loaded
+        self._device: str | None = None  # until the models are loaded
         self._meter: DeviceMeter | None = None
         self._resources = ExitStack()
         self._begun, self._cpu_begun = time.perf_counter(), time.process_time()
@@ -124,7 +122,7 @@ class Profiler:
         self.elsewhere: list[RayEngine] = []
         self.times = StageTimes(self._finish) if enabled else StageTimes()
 
-    def watch(self, device: torch.device) -> None:
+    def watch(self, device: str) -> None:
         """From now on the networks run on `device`."""
         if self._enabled and self._meter is None:
             from pipeline.runtime.device import driver_uuid

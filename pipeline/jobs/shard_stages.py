@@ -33,10 +33,9 @@ from pipeline.jobs.models import load_extractor, work_of
 from pipeline.jobs.run_report import WorkDone
 from pipeline.jobs.session import Session
 from pipeline.jobs.shard_progress import ShardProgress, loading_models
-from pipeline.matching.products import search_device
 from pipeline.people.directory import Directories
 from pipeline.people.shards import Enroller
-from pipeline.runtime.driver import HOST
+from pipeline.runtime.device import HOST, resolve_device
 from pipeline.runtime.stage_times import DECIDE, LOAD, WRITE, StageTimes
 from pipeline.runtime.threads import own_threads, thread_count
 from pipeline.store import RunRow
@@ -123,7 +122,7 @@ class ShardStages:
     def _search_device(self) -> str:
         """The models' device, or if it is missing the CPU, which grouping alone can do with."""
         try:
-            return search_device(self._session.settings.run.device)
+            return resolve_device(self._session.settings.run.device)
         except DeviceMissing:
             return HOST
 

@@ -36,7 +36,7 @@ class DeviceVectors:
     def write(self, start: int, rows: FloatArray) -> None:
         """Copies `rows` to the rows from `start` on."""
         self.rows[start : start + len(rows)].copy_(torch.from_numpy(rows))
-        finish(self.rows.device)  # searches have streams of their own
+        finish(str(self.rows.device))  # searches have streams of their own
 
     def __getitem__(self, rows: slice) -> DeviceVectors:
         return DeviceVectors(self.rows[rows], self.device)

@@ -10,8 +10,7 @@ from typing import Final, TypeVar
 
 import numpy as np
 
-from pipeline.config import AUTO
-from pipeline.runtime.driver import HOST, has_cuda_driver
+from pipeline.runtime.device import HOST
 from pipeline.runtime.threads import over_threads, single_threaded_blas, split, threads_here
 from pipeline.types import FloatArray, IntArray
 
@@ -95,18 +94,6 @@ class HostVectors:
         found = [found for _, found in self.in_parts(of_rows, len(vectors))]
         rows, columns, values = (np.concatenate(parts) for parts in zip(*found, strict=True))
         return rows, columns, values
-
-
-def search_device(name: str) -> str:
-    """Where `device.resolve_device(name)` makes matrix products: `cpu`, or the CUDA device as torch calls it.
-
-    Raises DeviceMissing.
-    """
-    if name == HOST or (name == AUTO and not has_cuda_driver()):
-        return HOST
-    from pipeline.runtime.device import resolve_device
-
-    return str(resolve_device(name))
 
 
 def dead_between(dead: IntArray, start: int, end: int) -> IntArray:

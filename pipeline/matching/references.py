@@ -17,7 +17,7 @@ from pipeline.errors import EmbeddingInvalid, UsageError
 from pipeline.matching.identical_images import ImageLookup
 from pipeline.matching.int8_filter import MAX_DIMENSIONS, Codes, grown, load_kernels
 from pipeline.matching.products import HostVectors, dead_between
-from pipeline.runtime.driver import HOST
+from pipeline.runtime.device import HOST
 from pipeline.types import FloatArray, IntArray
 
 if TYPE_CHECKING:
@@ -36,12 +36,11 @@ def with_room(work: Callable[[IndexView], _Answer], view: IndexView) -> _Answer:
     """`work(view)`, or where its device has no memory for that, the same on the host: the answer is the same."""
     if view.device == HOST:
         return work(view)
-    import torch
 
     from pipeline.runtime.device import lack_of_memory, own_stream
 
     try:
-        with own_stream(torch.device(view.device)):
+        with own_stream(view.device):
             return work(view)
     except RuntimeError as exc:
         detail = lack_of_memory(exc)
@@ -158,7 +157,7 @@ class ReferenceIndex:
         self._host = np.empty((0, embedding_size), dtype=np.float32)
         self._vectors = self._on_device(0)
         self._quantized = quantized
-        worth = quantized and embedding_size <= MAX_DIMENSIONS and load_kernels(device) is not None
+        worth = quantized and device == HOST and embedding_size <= MAX_DIMENSIONS and load_kernels() is not None
         self._codes = Codes.empty(0, embedding_size) if worth else None
         self._view = self._snapshot(0, 0.0, np.empty(0, dtype=np.int64))
 

@@ -7,6 +7,7 @@ import io
 import pickle
 from collections.abc import Mapping
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -14,6 +15,8 @@ from pipeline.errors import WeightsCorrupt
 from pipeline.models.architectures import ARCHITECTURES
 from pipeline.models.files.converted import read_converted
 from pipeline.models.weights import ResolvedWeights, read_weights
+from pipeline.runtime.arrays import Array
+from pipeline.runtime.device import padded
 
 
 def load_torch_network(resolved: ResolvedWeights) -> nn.Module:
@@ -26,6 +29,22 @@ def load_torch_network(resolved: ResolvedWeights) -> nn.Module:
         return ARCHITECTURES[resolved.weight_set.architecture].build(tensors)
     except RuntimeError as exc:
         raise _unusable(resolved, " ".join(str(exc).split())[:300]) from exc
+
+
+class TorchNetwork:
+    """An embedding network on `device`: [n, 3, S, S] float32, preprocessed -> [n, d] float32, computed in `precision`.
+    Takes a tensor there or an array, and gives the same kind."""
+
+    def __init__(self, module: nn.Module, device: str, precision: str) -> None:
+        self._dtype: torch.dtype = getattr(torch, precision)
+        self._device = device
+        self._module = module.to(device, self._dtype)
+
+    @torch.inference_mode()
+    def __call__(self, pixels: Array) -> Array:
+        inputs = torch.as_tensor(pixels).to(self._device, self._dtype, memory_format=torch.channels_last)
+        answers = self._module(padded(inputs))[: len(inputs)].float()
+        return answers.numpy() if isinstance(pixels, np.ndarray) else answers
 
 
 def _read_state_dict(resolved: ResolvedWeights) -> Mapping[str, torch.Tensor]:

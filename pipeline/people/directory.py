@@ -20,7 +20,7 @@ import numpy as np
 from pipeline.errors import InputError, PersonUnknown, RequestError
 from pipeline.matching.references import IndexView, ReferenceIndex
 from pipeline.people.locks import DirectoryLock, SharedLock
-from pipeline.runtime.driver import HOST
+from pipeline.runtime.device import HOST
 from pipeline.store import Change, Committed, FaceVector, LocalStore, PersonRecord, References, utc_now
 
 _BYTES_PER_PERSON: Final = 1200  # of the Python objects of one identity, measured

@@ -14,7 +14,6 @@ from pipeline.config import Settings
 from pipeline.errors import ObjectReplaced, ObjectUnknown, PersonUnknown, StoreDamaged
 from pipeline.extraction.extractor import BatchExtractor
 from pipeline.extraction.images.decode import Decoder
-from pipeline.matching.products import search_device
 from pipeline.people.background import Housekeeper, LongWork, ShardEnroller
 from pipeline.people.batcher import MicroBatcher
 from pipeline.people.corrections import LONG, Corrections
@@ -22,6 +21,7 @@ from pipeline.people.directory import Directories
 from pipeline.people.posts import Poster
 from pipeline.people.types import PersonView, PostRequest, PostResult, StoredImage
 from pipeline.people.views import all_views, person_view
+from pipeline.runtime.device import resolve_device
 from pipeline.store import Catalog, CorrectionAnswer, CorrectionRequest, LocalStore
 
 
@@ -34,7 +34,7 @@ class IdentityService:
     def __init__(self, client: LocalStore, extractor: BatchExtractor, decoder: Decoder, settings: Settings) -> None:
         self._client = client
         # A request brings a few faces: on a CPU, a quantized copy finds them sooner.
-        self.directories = Directories(client, search_device(settings.run.device), quantized=True)
+        self.directories = Directories(client, resolve_device(settings.run.device), quantized=True)
         self.batcher = MicroBatcher(
             extractor,
             max_images=settings.run.batch_images,

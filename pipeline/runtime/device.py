@@ -1,29 +1,39 @@
-"""The device that the networks run on: finding it by name, describing it, and staying within its memory."""
+"""The device that the networks and the search run on: finding it by name, describing it, and staying within its memory.
+
+A device is a string: "cpu", or "cuda:0" as torch calls it. torch, which takes two seconds to load, is asked only about
+CUDA.
+"""
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import math
 import re
+import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Final, Generic, TypeVar
-
-import torch
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from pipeline.config import AUTO, RunSettings
 from pipeline.errors import DeviceFailed, DeviceMissing, DeviceOutOfMemory
-from pipeline.runtime.driver import has_cuda_driver
 from pipeline.runtime.threads import thread_count, threads_here
+
+if TYPE_CHECKING:
+    import torch
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
+HOST: Final = "cpu"
+CUDA: Final = "cuda"
+_DRIVER: Final = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
 # One on its way to the device, one being processed there, one on its way back and into files.
 CUDA_BATCHES: Final = 3
-_FEW_SHAPES = {"cuda"}
+_FEW_SHAPES = {CUDA}
 # What torch and Triton raise, as a RuntimeError, where a library, a launch or the allocator of pinned memory finds no
 # room.
 _NO_MEMORY = re.compile(
@@ -36,11 +46,11 @@ _NO_CODE = re.compile(r"no kernel image is available|device kernel image is inva
 _TRY_AGAIN: Final = 64  # batches after one that did not fit
 _NAME = re.compile(r"cpu|cuda(:\d+)?")
 _ARCHITECTURE = re.compile(r"(?P<kind>sm|compute)_(?P<major>\d+)(?P<minor>\d)(?P<only>[af]?)")
-_streams: dict[torch.device, list[torch.cuda.Stream]] = {}  # not in use
+_streams: dict[str, list[torch.cuda.Stream]] = {}  # not in use
 _streams_lock = threading.Lock()
 
 
-def resolve_device(name: str) -> torch.device:
+def resolve_device(name: str) -> str:
     """The device called `name`: `auto` (the first CUDA device if it can be used, else the CPU), `cpu`, `cuda` or
     `cuda:N`.
 
@@ -48,18 +58,36 @@ def resolve_device(name: str) -> torch.device:
     `set_tf32` says otherwise. Raises DeviceMissing.
     """
     if name == AUTO:
-        name = "cuda" if has_cuda_driver() and cuda_problem(0) is None else "cpu"
+        name = CUDA if _has_cuda() else HOST
     if not _NAME.fullmatch(name):
         raise DeviceMissing(device=name, detail="a device is called auto, cpu, cuda or cuda:N")
-    device = torch.device(name)
-    if device.type == "cpu":
-        return device
-    index = device.index or 0
+    if name == HOST:
+        return name
+    index = int(name.partition(":")[2] or 0)
     problem = cuda_problem(index)
     if problem is not None:
         raise DeviceMissing(device=name, detail=problem)
     _leave_tf32()
-    return torch.device("cuda", index)
+    return f"{CUDA}:{index}"
+
+
+def is_cuda(device: str) -> bool:
+    """Whether this is a CUDA device, with or without its number."""
+    return device.startswith(CUDA)
+
+
+def _has_cuda() -> bool:
+    return has_cuda_driver() and cuda_problem(0) is None
+
+
+@functools.cache
+def has_cuda_driver() -> bool:
+    """Whether there is NVIDIA's driver, or AMD's, which torch calls CUDA as well. Without one torch finds no device."""
+    try:
+        ctypes.CDLL(_DRIVER)
+    except OSError:
+        return Path("/dev/kfd").exists()
+    return True
 
 
 @functools.cache
@@ -68,6 +96,8 @@ def cuda_problem(index: int) -> str | None:
     problem = why_no_cuda()
     if problem is not None:
         return problem
+    import torch
+
     count = torch.cuda.device_count()
     if index >= count:
         return f"this machine has {count} (cuda:0 to cuda:{count - 1})"
@@ -87,6 +117,8 @@ def cuda_problem(index: int) -> str | None:
 def why_no_cuda() -> str | None:
     """Why there is no CUDA device; None where there is one. Asked once: torch says what is wrong with the driver the
     first time only."""
+    import torch
+
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         if torch.cuda.is_available():
@@ -120,31 +152,37 @@ def _has_code_for(capability: tuple[int, int], architectures: Sequence[str]) -> 
 def _leave_tf32() -> None:
     """Once, so that a later look at the device leaves what `set_tf32` set. cuDNN's default, TF32, has 10 bits of
     mantissa: embeddings would differ from the CPU's in the third digit."""
+    import torch
+
     torch.backends.cudnn.allow_tf32 = False
 
 
-def describe(device: torch.device) -> str:
+def describe(device: str) -> str:
     """What reports call the device: "cuda:0 (NVIDIA H100, 80 GB)" or "cpu (2 threads)"."""
-    if device.type != "cuda":
-        return f"{device.type} ({threads_here()} threads)"
+    if not is_cuda(device):
+        return f"{device} ({threads_here()} threads)"
+    import torch
+
     properties = torch.cuda.get_device_properties(device)
     return f"{device} ({properties.name}, {properties.total_memory / 1e9:.0f} GB)"
 
 
-def driver_uuid(device: torch.device) -> str | None:
+def driver_uuid(device: str) -> str | None:
     """What the driver calls a CUDA device: "GPU-5b0a..."; None for the CPU, and where torch does not say.
 
     The driver numbers devices differently: it counts those that CUDA_VISIBLE_DEVICES hides, too.
     """
-    if device.type != "cuda":
+    if not is_cuda(device):
         return None
+    import torch
+
     uuid = getattr(torch.cuda.get_device_properties(device), "uuid", None)
     return None if uuid is None else f"GPU-{uuid}"
 
 
 def on_cuda(settings: RunSettings) -> bool:
     """Whether the settings mean a CUDA device, whether or not there is one."""
-    return settings.device != "cpu" and (settings.device != AUTO or (has_cuda_driver() and cuda_problem(0) is None))
+    return settings.device != HOST and (settings.device != AUTO or _has_cuda())
 
 
 def batch_workers(settings: RunSettings) -> int:
@@ -157,31 +195,37 @@ def batch_threads(settings: RunSettings) -> int:
     return thread_count(settings.threads) if on_cuda(settings) else 1
 
 
-def prefers_few_shapes(device: torch.device) -> bool:
+def prefers_few_shapes(device_type: str) -> bool:
     """Whether each new shape costs the device: in each thread, cuDNN has to find out how to do each convolution."""
-    return device.type in _FEW_SHAPES
+    return device_type in _FEW_SHAPES
 
 
 def padded(items: torch.Tensor, sizes: Sequence[int] = ()) -> torch.Tensor:
     """[n, ...] -> [m, ...], padded with zeros where the device prefers few shapes. m is the smallest of `sizes` that is
     large enough; without them, n rounded up by at most a quarter to one of a few numbers."""
-    if not prefers_few_shapes(items.device) or not len(items):
+    if not prefers_few_shapes(items.device.type) or not len(items):
         return items
+    import torch
+
     step = max(1, (1 << (len(items) - 1).bit_length()) // 8)
     rounded = len(items) + -len(items) % step
     more = min((size for size in sizes if size >= len(items)), default=rounded) - len(items)
     return torch.cat([items, items.new_zeros((more, *items.shape[1:]))]) if more else items
 
 
-def synchronize(device: torch.device) -> None:
+def synchronize(device: str) -> None:
     """Waits until the device has finished its work."""
-    if device.type == "cuda":
+    if is_cuda(device):
+        import torch
+
         torch.cuda.synchronize(device)
 
 
-def finish(device: torch.device) -> None:
+def finish(device: str) -> None:
     """Waits until the device has finished the work in this thread's stream (`own_stream`). Raises DeviceFailed."""
-    if device.type == "cuda":
+    if is_cuda(device):
+        import torch
+
         try:
             torch.cuda.current_stream(device).synchronize()
         except RuntimeError as exc:
@@ -190,15 +234,17 @@ def finish(device: torch.device) -> None:
 
 
 @contextmanager
-def own_stream(device: torch.device) -> Iterator[None]:
+def own_stream(device: str) -> Iterator[None]:
     """Inside, a CUDA device does this thread's work concurrently with that of other threads, not after it.
 
     Nothing waits for the work of other threads, so any of their results that this thread uses must be finished. A few
     streams are reused, because torch keeps freed memory for the stream that used it.
     """
-    if device.type != "cuda":
+    if not is_cuda(device):
         yield
         return
+    import torch
+
     with _streams_lock:
         free = _streams.setdefault(device, [])
         stream = free.pop() if free else torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
@@ -221,8 +267,11 @@ def lack_of_memory(error: RuntimeError) -> str:
 
 def is_lack_of_memory(error: Exception) -> bool:
     """Whether the device, or the host's pinned memory, had no room."""
-    is_torch = isinstance(error, RuntimeError)  # and Triton
-    return is_torch and (isinstance(error, torch.OutOfMemoryError) or bool(_NO_MEMORY.search(_first_line(error))))
+    if not isinstance(error, RuntimeError):  # torch's and Triton's
+        return False
+    import torch
+
+    return isinstance(error, torch.OutOfMemoryError) or bool(_NO_MEMORY.search(_first_line(error)))
 
 
 def raise_if_failed(error: Exception) -> None:
@@ -232,6 +281,8 @@ def raise_if_failed(error: Exception) -> None:
     if not isinstance(error, RuntimeError) or not _FAILED.search(detail) or is_lack_of_memory(error):
         return
     if _NO_CODE.search(detail):
+        import torch
+
         problem = f"this torch, {torch.__version__}, was not made for the GPU ({detail}): install one that was"
         raise DeviceMissing(device="cuda", detail=problem) from error
     raise DeviceFailed(detail=detail) from error
@@ -277,6 +328,8 @@ class FittingBatches(Generic[Item]):
             if len(items) <= 1:
                 raise DeviceOutOfMemory(device="The device", detail=detail)
             self._too_much, self._spared = min(self._too_much, size), 0
+            import torch
+
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()
         middle = len(items) // 2

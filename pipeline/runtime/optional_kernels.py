@@ -19,12 +19,11 @@ SelfCheck: TypeAlias = "Callable[[torch.device], str | None]"
 _outcomes: Final[dict[torch.device, dict[str, str | None]]] = {}
 
 
-def if_compiled(load: Callable[[], ModuleType]) -> Callable[[str], ModuleType | None]:
-    """Makes of `load`, which imports compiled loops, a function that gives a type of device its loops.
+def if_compiled(load: Callable[[], ModuleType]) -> Callable[[], ModuleType | None]:
+    """Makes of `load`, which imports loops for the CPU, a function that returns them.
 
-    They are None on CUDA, and without a numba that works with this Python and NumPy: torch then does the same. The
-    first call compiles them, up to half a minute, and logs that before it begins, or loads what an earlier process
-    compiled.
+    They are None without a numba that works with this Python and NumPy: torch then does the same. The first call
+    compiles them, up to half a minute, and logs that before it begins, or loads what an earlier process compiled.
     """
 
     @functools.cache
@@ -37,7 +36,7 @@ def if_compiled(load: Callable[[], ModuleType]) -> Callable[[str], ModuleType | 
         except (ImportError, OSError):  # OSError: numba's own library is missing
             return None
 
-    return lambda device_type: loops() if device_type == "cpu" else None
+    return loops
 
 
 def if_checked(load: Callable[[], tuple[ModuleType, SelfCheck]]) -> Callable[[torch.device], ModuleType | None]:

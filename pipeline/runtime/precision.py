@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from pipeline.config import AUTO, BFLOAT16, CPU, FAST, FLOAT32, RunSettings
 from pipeline.errors import BadValue
-
-if TYPE_CHECKING:
-    import torch
+from pipeline.runtime.device import is_cuda
 
 
-def check_fast_mode(run: RunSettings, device: torch.device | None = None) -> None:
+def check_fast_mode(run: RunSettings, device: str | None = None) -> None:
     """Raises BadValue for settings that make results less exact, where the mode is `exact`, or where they are not for
     `device`, if that is known: on a CPU only bfloat16 is possible. `run.mode` must be the store's."""
     allowed = {AUTO, FLOAT32}
     if run.mode != FAST:
         problem = "the store's mode is exact; that is for stores made with --mode fast"
-    elif device is not None and device.type != "cuda":
+    elif device is not None and not is_cuda(device):
         problem = f"that is for CUDA, and the device is {device}"
         allowed.add(BFLOAT16)
     else:
@@ -32,13 +28,13 @@ def check_fast_mode(run: RunSettings, device: torch.device | None = None) -> Non
             raise BadValue(key=key, where="the settings", value=value, expected=problem)
 
 
-def set_tf32(device: torch.device, allowed: bool) -> None:
+def set_tf32(device: str, allowed: bool) -> None:
     """Whether convolutions on CUDA may run in TF32, in the whole process: torch has no switch for one thread.
 
     The switch for matrix products stays as it is. The networks have few of them, and the exact search, which refuses
     TF32, the crops and the qualities need theirs in float32.
     """
-    if device.type == "cuda":
+    if is_cuda(device):
         import torch
 
         torch.backends.cudnn.allow_tf32 = allowed

@@ -56,6 +56,15 @@ def own_threads(threads: int) -> None:
         torch.set_num_threads(threads)
 
 
+def keep_threads() -> None:
+    """Makes this thread's number of torch's threads its own, if torch is loaded: a thread without one gets the number
+    that any thread set last."""
+    if "torch" in sys.modules:
+        import torch
+
+        torch.set_num_threads(torch.get_num_threads())
+
+
 @contextmanager
 def using_threads(threads: int) -> Iterator[None]:
     """`own_threads` for the block (0: one per core that this process may run on)."""

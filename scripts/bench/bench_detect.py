@@ -39,9 +39,9 @@ from pipeline.evaluation.bench.parity import Faces, Parity, compare
 from pipeline.evaluation.bench.reference import LIST_IMAGES, LIST_PIXELS, equal_sized, faces_of, make_reference
 from pipeline.evaluation.detection import report_detection
 from pipeline.extraction.detection.cascade import MtcnnDetector
-from pipeline.extraction.detection.networks import load_networks
 from pipeline.extraction.images.decode import decode_image
-from pipeline.models.weights import detector_files
+from pipeline.jobs.models import load_detector
+from pipeline.models.weights import cache_folder
 from pipeline.runtime.device import resolve_device
 from pipeline.types import ByteArray, SilentProgress
 
@@ -53,7 +53,7 @@ MOST_SHIFT_PX = 0.5
 
 def make_detectors(device: str) -> tuple[MtcnnDetector, MTCNN]:
     settings = benchmark_settings(device, 0, "casia-webface", 0).detect
-    networks = load_networks(detector_files(), resolve_device(device))
+    networks = load_detector(resolve_device(device), cache_folder(None))
     return MtcnnDetector(networks, settings), make_reference(settings, device)
 
 
@@ -127,7 +127,7 @@ def annotated(folder: Path) -> dict[str, Any]:
     """Recall and precision on the photos of `folder` with boxes as imglab writes them."""
     figures = {f"from_{least}_px": _measured(folder, least) for least in (40, 0)}
     every = figures["from_0_px"]
-    detector = MtcnnDetector(load_networks(detector_files(), resolve_device("cpu")), Settings().detect)
+    detector = MtcnnDetector(load_detector("cpu", cache_folder(None)), Settings().detect)
     files = [image.file for image in read_boxes([folder], None)]
     one_by_one = sum(len(our_faces(detector, [_pixels(file)])[0].boxes) for file in files)
     counted = every["found"] + every["false_alarms"] + every["detections_to_ignore"]

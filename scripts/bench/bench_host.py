@@ -28,7 +28,6 @@ from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
-import torch
 from bench_decode import assert_equal
 from bench_memory import settings_for
 from corpora import SIZES, make_corpus, read_sources
@@ -39,9 +38,10 @@ from pipeline.config import Settings
 from pipeline.evaluation.bench.facepipe import FacepipeChain, manifest_rows
 from pipeline.evaluation.bench.harness import Timing
 from pipeline.extraction.engine import LocalEngine
-from pipeline.extraction.images.batch import ImageBatch, PixelMemory
+from pipeline.extraction.images.batch import PixelMemory
 from pipeline.extraction.images.decode import Decoder
 from pipeline.extraction.images.files import read_with_state
+from pipeline.extraction.images.host_batch import HostBatch, host_memory
 from pipeline.extraction.images.jpeg import jpeg_pixels
 from pipeline.extraction.rows import CROP, ExtractedRow, read_rows
 from pipeline.extraction.sources.folder import ScanCounts
@@ -142,7 +142,7 @@ class Meter:
 class FacesFound:
     """Stands where the models do: answers the faces that they found before, image by image."""
 
-    device = torch.device("cpu")
+    device = "cpu"
 
     def __init__(self, shard: pa.Table) -> None:
         self._faces = cycle([pa.Table.from_struct_array(faces.values).drop(CROP.name) for faces in shard["faces"]])
@@ -160,7 +160,7 @@ class HostWork:
         assert_equal([file.read_bytes() for file in files], lambda data: self._decoder(data).pixels)
         self._rows = manifest_rows(files)
         self._held = HeldPictures()
-        self._memory = PixelMemory(torch.device("cpu"), self.settings.run.batch_pixels)
+        self._memory = PixelMemory(self.settings.run.batch_pixels, host_memory)
         self._pictures: list[str] = []  # hashes of those that the first turn encoded
         size, decoder = chain.extractor.embedder.embedding_size, self._decoder
         self._engine = LocalEngine(
@@ -232,7 +232,7 @@ class HostWork:
                 hashes = [self.chain.pixel_hash(image) for image in images]
             assert hashes == [row.image["pixel_hash"] for row in batch], "another hash of the pixels"
             with meter.part("pack"), self._memory.taken(pixels * len(images)) as memory:
-                ImageBatch(images, "cpu", memory)
+                HostBatch(images, memory)
         small = self._small_rows.to_pylist()
         with meter.part("small_images"):
             for file, row in zip(self._small, small, strict=True):

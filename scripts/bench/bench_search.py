@@ -185,7 +185,7 @@ def main() -> None:
     parser.add_argument("--max-ratio-64", type=float, default=None, help="fail above it, against the bare products")
     args = parser.parse_args()
     begun = time.perf_counter()
-    prepare_s = timed(lambda: int8_filter.load_kernels("cpu"))
+    prepare_s = timed(lambda: int8_filter.load_kernels())
     view, queries, append_s = make_task(args.references)
     assert_exact(view, queries, args.k)
     timings = measure(view, queries, args.k, args.repeats)

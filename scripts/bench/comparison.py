@@ -17,7 +17,7 @@ from pipeline.evaluation.bench.parity import SAME_IOU, Extracted, Faces, Parity,
 from pipeline.evaluation.bench.reference import faces_of
 from pipeline.evaluation.detection import overlaps
 from pipeline.extraction.detection.cascade import MtcnnDetector
-from pipeline.extraction.images.batch import ImageBatch
+from pipeline.runtime.arrays import on_host
 from pipeline.types import ByteArray, FloatArray
 
 LEAST_FOUND, MOST_EXTRA, MOST_LANDMARK_ERROR = 0.99, 0.01, 0.01
@@ -49,9 +49,9 @@ def benchmark_settings(
 
 def our_faces(detector: MtcnnDetector, images: Sequence[ByteArray]) -> list[Faces]:
     """The faces of each image, all images in one batch."""
-    found = detector(ImageBatch(images, detector.networks.device))
-    index = found.image_index.cpu().numpy()
-    arrays = [a.cpu().numpy() for a in (found.boxes, found.landmarks, found.scores)]
+    with detector.networks.computing():
+        found = detector(detector.networks.batch(images))
+    index, *arrays = (on_host(a) for a in (found.image_index, found.boxes, found.landmarks, found.scores))
     return [Faces(*(a[index == i] for a in arrays)) for i in range(len(images))]
 
 

@@ -86,7 +86,6 @@ def stage_costs(chain: FacepipeChain, files: Sequence[Path], threads: int) -> di
 
 def _costs(chain: FacepipeChain, files: Sequence[Path], decoders: int, cores: int) -> dict[str, Any]:
     settings, extractor = chain.settings, chain.extractor
-    device = torch.device(settings.run.device)
     data = [file.read_bytes() for file in files]
     decoder, (bare_name, bare) = Decoder(settings.decode), next(iter(installed().items()))
 
@@ -100,7 +99,7 @@ def _costs(chain: FacepipeChain, files: Sequence[Path], decoders: int, cores: in
         bare_s, _ = _seconds(lambda: [None for _ in pool.map(lambda one: bare(one).shape, data)])
     counts = (extractor.detector.counts[RNET], extractor.detector.counts[ONET], extractor.embedder.counts)
     before = [count.inputs for count in counts]
-    times = StageTimes(lambda: synchronize(device))
+    times = StageTimes(lambda: synchronize(settings.run.device))
     total_s, _ = _seconds(lambda: [extractor.extract(batch, times) for batch in _batches(images, settings.run)])
     rnet, onet, faces = (count.inputs - first for count, first in zip(counts, before, strict=True))
     detect_flops = sum(pyramid_flops(image.height, image.width, settings) for image in images)

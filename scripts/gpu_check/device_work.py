@@ -15,22 +15,23 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from pipeline.evaluation.bench.harness import timed
-from pipeline.extraction.detection import cascade, nms, proposals
-from pipeline.extraction.images import batch
+from pipeline.extraction.detection import canvases, torch_nms
+from pipeline.extraction.images import torch_batch
+from pipeline.jobs import models
 
 _TOP_KERNELS = 20
 # Where a device gets its modules of Triton kernels, None where torch does the same.
-_LOADERS = ((batch, "load_triton"), (proposals, "load_painter"), (nms, "load_kernel"))
+_LOADERS = ((torch_batch, "load_triton"), (canvases, "load_painter"), (torch_nms, "load_kernel"))
 
 
 def take_cuda_branches() -> None:
     """From now on this process takes on the CPU the branches that CUDA takes. So a dry run tries their code."""
-    cascade.load_kernels = batch.load_kernels = lambda _: None
+    models.load_host_networks = lambda: None
 
 
-def triton_kernels(device: torch.device) -> dict[str, bool]:
+def triton_kernels(device: str) -> dict[str, bool]:
     """Which modules of kernels the device uses, by the name of what loads them."""
-    return {name: getattr(module, name)(device) is not None for module, name in _LOADERS}
+    return {name: getattr(module, name)(torch.device(device)) is not None for module, name in _LOADERS}
 
 
 def leave_triton() -> None:

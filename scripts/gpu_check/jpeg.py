@@ -62,7 +62,7 @@ def jpeg(options: Options, found: Findings) -> None:
 
 
 def pixels_apart(
-    files: list[bytes], libraries: Mapping[str, JpegLibrary], device: torch.device
+    files: list[bytes], libraries: Mapping[str, JpegLibrary], device: str
 ) -> dict[str, list[tuple[int, float] | None]]:
     """By library, `levels_apart` of each file."""
     references = [torch.from_numpy(pillow(data)) for data in files]
@@ -73,7 +73,7 @@ def pixels_apart(
     }
 
 
-def on_host(library: JpegLibrary, files: list[bytes], device: torch.device) -> list[torch.Tensor | None]:
+def on_host(library: JpegLibrary, files: list[bytes], device: str) -> list[torch.Tensor | None]:
     pictures = library(files, device)
     copies = [None if one is None else one.cpu() for one in pictures]
     finish(device)
@@ -126,7 +126,7 @@ def _flipped(data: bytes, count: int) -> bytes:
 
 
 def outcome(
-    name: str, data: bytes, libraries: Mapping[str, JpegLibrary], device: torch.device, found: Findings
+    name: str, data: bytes, libraries: Mapping[str, JpegLibrary], device: str, found: Findings
 ) -> dict[str, Any]:
     """What the reference decoder, facepipe and the library alone make of a file. Only facepipe must be right, and that
     on whole files."""
@@ -147,7 +147,7 @@ def outcome(
     return {**kinds, "library alone": alone, "grey levels apart": apart}
 
 
-def through_facepipe(data: bytes, device: torch.device) -> DecodedImage | DeviceImage | ImageRejected:
+def through_facepipe(data: bytes, device: str) -> DecodedImage | DeviceImage | ImageRejected:
     """As the engine does it."""
     try:
         opened = Decoder(_SETTINGS).prepare(data)
@@ -157,7 +157,7 @@ def through_facepipe(data: bytes, device: torch.device) -> DecodedImage | Device
     return DeviceDecoder(_SETTINGS)([image], device)[0]
 
 
-def free_mib(options: Options, library: JpegLibrary, device: torch.device) -> list[int]:
+def free_mib(options: Options, library: JpegLibrary, device: str) -> list[int]:
     """The device's free memory while the same batch is decoded again and again."""
     files = [file.read_bytes() for file in corpus(options, "b")]
     free = []

@@ -13,9 +13,9 @@ from packaging.requirements import Requirement
 
 from gpu_check.findings import Findings
 from gpu_check.options import DEVICE, ROOT, Options
-from pipeline.extraction.detection.cascade import load_kernels
 from pipeline.jobs.device_trial import try_device
 from pipeline.jobs.doctor import FAIL
+from pipeline.jobs.models import load_host_networks
 from pipeline.runtime.device import describe, driver_uuid, resolve_device
 from pipeline.runtime.device_meter import DeviceMeter
 
@@ -52,7 +52,7 @@ def env(options: Options, found: Findings) -> None:
             found.put(one.subject, one.as_dict())
             found.expect(one.level != FAIL, f"{one.subject}: {one.detail}")
     with found.part("compiled loops"):
-        found.put("numba's loops", load_kernels("cpu") is not None)
+        found.put("numba's loops", load_host_networks() is not None)
     if options.cuda:
         found.expect(not torch.backends.cudnn.allow_tf32, "convolutions run in TF32")
         with found.part("device meter"):
@@ -61,7 +61,7 @@ def env(options: Options, found: Findings) -> None:
             found.expect(share is None or share > _LEAST_BUSY, f"the device meter says {share}, all the time at work")
 
 
-def busy_share(device: torch.device) -> float | None:
+def busy_share(device: str) -> float | None:
     """What facepipe's meter says of a device that is at work all the time."""
     matrix = torch.randn(8192, 8192, device=device)
     with DeviceMeter(driver_uuid(device)) as meter:

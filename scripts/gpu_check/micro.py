@@ -17,8 +17,8 @@ from gpu_check.device_work import call_ms
 from gpu_check.findings import Findings
 from gpu_check.options import WEIGHTS, Options
 from pipeline.evaluation.bench.harness import timed
+from pipeline.extraction.detection.canvases import CANVAS_SIDE, CANVASES_PER_CALL
 from pipeline.extraction.detection.networks import CanvasPNet, load_networks
-from pipeline.extraction.detection.proposals import CANVAS_SIDE, CANVASES_PER_CALL
 from pipeline.extraction.embed import BATCH_CROPS
 from pipeline.models.load import load_torch_network
 from pipeline.models.weights import detector_files, resolve
@@ -32,7 +32,7 @@ Work = Callable[[], object]
 
 @torch.inference_mode()
 def micro(options: Options, found: Findings) -> None:
-    device = resolve_device(options.device)
+    device = torch.device(resolve_device(options.device))
     canvases = 1 if options.quick else CANVASES_PER_CALL[device.type]
     crops = 2 if options.quick else BATCH_CROPS[device.type]
     pnet = load_networks(detector_files(), device).pnet
@@ -46,7 +46,7 @@ def micro(options: Options, found: Findings) -> None:
     if device.type == "cpu":
         found.headline += " (graphs, half precision and copies on CUDA only)"
         return
-    set_tf32(device, False)
+    set_tf32(str(device), False)
     torch.backends.cudnn.benchmark = False
     with found.part("a new thread or shape"):
         found.put("embedder, first and second call, ms", new_threads_and_shapes(network, device))
@@ -71,7 +71,7 @@ def network_variants(network: nn.Module, inputs: torch.Tensor, *more: torch.Tens
     last = torch.channels_last
 
     def plain(tf32: bool = False, tuned: bool = False) -> Work:
-        set_tf32(inputs.device, tf32)
+        set_tf32(str(inputs.device), tf32)
         torch.backends.cudnn.benchmark = tuned
         return lambda: network(inputs, *more)
 

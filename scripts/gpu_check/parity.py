@@ -38,8 +38,8 @@ from pipeline.jobs.store_identity import make_identity
 from pipeline.matching.calibration import Calibration
 from pipeline.matching.group import group_faces
 from pipeline.matching.match import Matcher
-from pipeline.matching.products import search_device
 from pipeline.matching.references import ReferenceIndex
+from pipeline.runtime.device import resolve_device
 from pipeline.types import FaceBatch, IntArray
 
 _GROUPS, _QUICK_GROUPS = 24, 2
@@ -116,7 +116,7 @@ def identities(extracted: Faces, settings: Settings) -> dict[Path, IntArray]:
     hashes = [(f"{number} {face}",) for number, one in enumerate(kept.values()) for face in range(len(one))]
     batch = FaceBatch(vectors, np.ones(len(vectors), np.bool_), hashes, boxes)
     matcher = Matcher(Calibration.from_dict(make_identity(settings).calibration), settings.match.threshold)
-    index = ReferenceIndex(vectors.shape[1], search_device(settings.run.device))
+    index = ReferenceIndex(vectors.shape[1], resolve_device(settings.run.device))
     positions = group_faces(batch, index, matcher).position
     ends = np.cumsum([len(one) for one in kept.values()])
     return dict(zip(kept, np.split(positions, ends[:-1]), strict=True))

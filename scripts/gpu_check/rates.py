@@ -107,7 +107,7 @@ def _shards(files: list[Path], settings: Settings) -> list[list[Path]]:
     return [files[start : start + rows] for start in range(0, len(files), rows)]
 
 
-def _turn(chain: FacepipeChain, shards: int, device: torch.device) -> dict[str, Any]:
+def _turn(chain: FacepipeChain, shards: int, device: str) -> dict[str, Any]:
     faces = 0
 
     def extract() -> None:

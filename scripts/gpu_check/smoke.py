@@ -64,7 +64,7 @@ def one_batch(extractor: BatchExtractor, images: Sequence[DecodedImage], key: st
     figures = {"images": count, "faces": faces, "first_s": first_s, "ms_per_image": ms, "stage_us_per_image": stages}
     found.put(key, figures)
     found.expect(faces > 0, f"{key}: no face in {count} images")
-    if device.type == "cpu":
+    if device == "cpu":
         return f"{ms} ms an image"
     found.put(f"{key}: VRAM, MiB", round(torch.cuda.max_memory_allocated(device) / 2**20))
     waited, launched = waits(extract), launches(extract, count)

@@ -1,15 +1,19 @@
-"""Commands that compute nothing start without torch, whose import takes longer than their work."""
+"""No command needs torch on a CPU with the extra `fast`, and those that compute nothing load no networks either."""
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
+from subprocess import PIPE
 from typing import Any
 
 import pytest
+from PIL import Image
 
 from pipeline.errors import ImageMissing
 from pipeline.store.local import LocalStore
@@ -72,9 +76,13 @@ def shown(words: str, key: str, store: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def started(words: str, places: dict[str, Path], weights_cache: Path) -> subprocess.CompletedProcess[str]:
+def called(words: str, places: dict[str, Path], weights_cache: Path) -> tuple[list[str], dict[str, str]]:
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "FACEPIPE_CACHE": str(weights_cache)}
-    command = [sys.executable, "-c", CODE, *words.format(**places).split()]
+    return [sys.executable, "-c", CODE, *words.format(**places).split()], environment
+
+
+def started(words: str, places: dict[str, Path], weights_cache: Path) -> subprocess.CompletedProcess[str]:
+    command, environment = called(words, places, weights_cache)
     return subprocess.run(command, input="password\n", capture_output=True, text=True, env=environment)
 
 
@@ -84,6 +92,46 @@ def test_no_torch(command: str, places: dict[str, Path], weights_cache: Path) ->
     assert (result.returncode, result.stderr.splitlines()[-1]) == (0, "loaded:")
     if command == "unchanged run":
         assert "1 were in already" in result.stdout
+
+
+EXTRACTING = {
+    "search": "search {portrait} --store {faces}",
+    "run": "run {more} --store {faces}",
+    "regroup --decode": "regroup --store {faces} --decode --min-cpq 0 --yes",
+}
+
+
+@pytest.fixture(scope="module")
+def faces(weights_cache: Path, tmp_path_factory: pytest.TempPathFactory, hopper_path: Path) -> dict[str, Path]:
+    """A store with a rejected portrait, made by a run that converts the networks, and another portrait."""
+    for package in ("numba", "openvino"):
+        pytest.importorskip(package)
+    folder = tmp_path_factory.mktemp("faces")
+    for name in ("photos", "more"):
+        (folder / name).mkdir()
+    shutil.copy(hopper_path, folder / "photos")
+    with Image.open(hopper_path) as image:
+        image.transpose(Image.Transpose.FLIP_LEFT_RIGHT).save(folder / "more" / "mirrored.png")
+    faces = {"portrait": hopper_path, "photos": folder / "photos", "more": folder / "more", "faces": folder / "store"}
+    result = started("run {photos} --store {faces} --min-cpq 1", faces, weights_cache)
+    assert result.returncode == 0, result.stderr
+    return faces
+
+
+@pytest.mark.parametrize("command", EXTRACTING)
+def test_faces_without_torch(command: str, faces: dict[str, Path], weights_cache: Path) -> None:
+    result = started(EXTRACTING[command], faces, weights_cache)
+    assert (result.returncode, result.stderr.splitlines()[-1]) == (0, "loaded: numba openvino"), result.stderr
+
+
+def test_a_server_starts_without_torch(faces: dict[str, Path], weights_cache: Path) -> None:
+    command, environment = called("serve --store {faces} --port 0 --json", faces, weights_cache)
+    with subprocess.Popen(command, stdout=PIPE, stderr=PIPE, text=True, env=environment) as process:
+        assert process.stdout is not None
+        assert json.loads(process.stdout.readline())["identities"] >= 1  # it listens
+        process.send_signal(signal.SIGTERM)
+        _, told = process.communicate(timeout=60)
+    assert told.splitlines()[-1] == "loaded: numba openvino", told
 
 
 def test_a_search_for_a_missing_photo_ends_without_torch(places: dict[str, Path], weights_cache: Path) -> None:

@@ -20,8 +20,8 @@ from pipeline.evaluation.bench.parity import Extracted
 from pipeline.evaluation.bench.reference import image_size, read_image, upright_crop
 from pipeline.evaluation.report import Report
 from pipeline.extraction.align import FIVE_POINT_SIZE, warp_crops
-from pipeline.extraction.images.batch import ImageBatch
 from pipeline.extraction.images.decode import decode_image
+from pipeline.extraction.images.torch_batch import TorchBatch
 from pipeline.runtime.threads import using_threads
 from pipeline.types import Detections, SilentProgress
 from tests.cli.report import answer
@@ -124,7 +124,7 @@ def test_upright_crops_of_the_reference_are_facepipes(eyes_px: float, astronaut_
     detections = Detections(
         torch.zeros(2, dtype=torch.int64), torch.zeros(2, 4), torch.from_numpy(landmarks), torch.ones(2)
     )
-    crops = warp_crops(ImageBatch([np.array(photo)], torch.device("cpu")), detections)
+    crops = warp_crops(TorchBatch([np.array(photo)], torch.device("cpu")), detections)
     for crop, points in zip(crops, landmarks, strict=True):
         assert (upright_crop(photo, points, FIVE_POINT_SIZE) - crop).abs().max() < 0.1
 

@@ -9,10 +9,12 @@ from types import ModuleType
 import pytest
 from PIL import Image
 
-from pipeline.extraction.detection import proposals
-from pipeline.extraction.detection.networks import MtcnnNetworks, load_networks
-from pipeline.extraction.images import batch
-from pipeline.models.weights import detector_files
+from pipeline.extraction.detection import canvases
+from pipeline.extraction.detection.cascade import MtcnnNetworks
+from pipeline.extraction.detection.networks import TorchNetworks, load_networks
+from pipeline.extraction.images import torch_batch
+from pipeline.jobs.models import load_host_networks
+from pipeline.models.weights import detector_arrays, detector_files
 from tests.extraction.helpers import interpreted
 
 
@@ -22,13 +24,30 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @pytest.fixture(scope="session")
-def networks(device: str) -> MtcnnNetworks:
+def networks(device: str) -> TorchNetworks:
     return load_networks(detector_files(), device)
 
 
 @pytest.fixture(scope="session")
-def cpu_networks() -> MtcnnNetworks:
+def cpu_networks() -> TorchNetworks:
     return load_networks(detector_files(), "cpu")
+
+
+@pytest.fixture(scope="session")
+def host_networks(weights_cache: Path) -> MtcnnNetworks:
+    """Compiled loops."""
+    loops = load_host_networks()
+    if loops is None:
+        pytest.skip("numba is not installed")
+    networks: MtcnnNetworks = loops.HostNetworks(detector_arrays(weights_cache))
+    return networks
+
+
+@pytest.fixture(scope="session", params=["host", "torch"])
+def any_networks(request: pytest.FixtureRequest, device: str) -> MtcnnNetworks:
+    """Compiled loops on the CPU, and torch on the device."""
+    networks: MtcnnNetworks = request.getfixturevalue("host_networks" if request.param == "host" else "networks")
+    return networks
 
 
 @pytest.fixture(scope="session")
@@ -56,8 +75,8 @@ def _kernels() -> list[ModuleType]:
 def interpreted_kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[ModuleType]]:
     """Those kernels in use on CPU tensors."""
     kernels = triton_kernels, canvas_kernel = _kernels()
-    monkeypatch.setattr(batch, "load_triton", lambda _: triton_kernels)
-    monkeypatch.setattr(proposals, "load_painter", lambda _: canvas_kernel)
+    monkeypatch.setattr(torch_batch, "load_triton", lambda _: triton_kernels)
+    monkeypatch.setattr(canvases, "load_painter", lambda _: canvas_kernel)
     for module in kernels:
         monkeypatch.setattr(module, "PIXELS", 1024)  # the interpreter takes hardly longer than for one
     with interpreted(*kernels):

@@ -18,7 +18,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from pipeline.config import AlignSettings
 from pipeline.extraction.align import FIVE_POINT_SIZE, FIVE_POINT_TEMPLATE, PIXEL_CENTRE, cut_crops, warp_crops
-from pipeline.extraction.images.batch import ImageBatch
+from pipeline.extraction.detection.cascade import MtcnnNetworks
+from pipeline.extraction.images.torch_batch import TorchBatch
 from pipeline.types import ByteArray, Detections
 from tests.extraction.helpers import count_waits, needs_cuda
 
@@ -38,7 +39,7 @@ def test_equals_the_reference_crop(hopper_path: Path, device: str, margin: int, 
     """Enlarged and shrunk, inside the image and clipped at its edges."""
     photo, settings = Image.open(hopper_path).convert("RGB"), AlignSettings(margin_px=margin, resampling=resampling)
     boxes = [[80.3, 40.7, 170.2, 160.9], [-20.5, -10.0, 90.0, 80.0], [400.0, 250.0, 580.0, 730.0], [60.5, 9, 480, 420]]
-    crops = cut_crops(ImageBatch([np.array(photo)], device), detections(boxes, [0] * 4, device), settings, 160)
+    crops = cut_crops(TorchBatch([np.array(photo)], device), detections(boxes, [0] * 4, device), settings, 160)
     for box, crop, (x0, y0, x1, y1) in zip(boxes, crops.pixels.cpu(), crops.frames.tolist(), strict=True):
         assert 0 <= x0 < x1 <= 512
         assert 0 <= y0 < y1 <= 600
@@ -52,7 +53,7 @@ def test_equals_the_reference_crop(hopper_path: Path, device: str, margin: int, 
 
 
 def test_a_box_outside_the_image_still_gives_a_crop(device: str) -> None:
-    batch = ImageBatch([np.zeros((30, 40, 3), np.uint8)], device)
+    batch = TorchBatch([np.zeros((30, 40, 3), np.uint8)], device)
     crops = cut_crops(batch, detections([[100.0, 100.0, 120.0, 120.0]], [0], device), AlignSettings(), 160)
     assert crops.pixels.shape == (1, 3, 160, 160)
     assert torch.isfinite(crops.pixels).all()
@@ -86,7 +87,7 @@ def waves(x: np.ndarray, y: np.ndarray, phase: int) -> np.ndarray:
 @given(st.floats(0.3, 5.0), st.floats(-180, 180), st.floats(-50, 400), st.floats(-50, 400))
 def test_each_pixel_of_a_crop_shows_its_place_in_the_picture(scale: float, degrees: float, x: float, y: float) -> None:
     picture = smooth_picture(400, 500)
-    crop = warp_crops(ImageBatch([picture]), faces(placed(scale, degrees, x, y)[None], [0]))[0].permute(1, 2, 0).numpy()
+    crop = warp_crops(TorchBatch([picture]), faces(placed(scale, degrees, x, y)[None], [0]))[0].permute(1, 2, 0).numpy()
     c, s = scale * math.cos(math.radians(degrees)), scale * math.sin(math.radians(degrees))
     v, u = np.mgrid[:FIVE_POINT_SIZE, :FIVE_POINT_SIZE]
     px, py = c * u - s * v + x, s * u + c * v + y
@@ -103,7 +104,7 @@ def test_equals_torchs_grid_sample(device: str) -> None:
     rng = np.random.default_rng(0)
     picture = rng.integers(0, 256, (90, 130, 3), dtype=np.uint8)
     landmarks = torch.stack([placed(0.6, 25, 30, -10), placed(1.2, -170, 120, 100)])
-    found = warp_crops(ImageBatch([picture], device), faces(landmarks, [0, 0], device)).cpu()
+    found = warp_crops(TorchBatch([picture], device), faces(landmarks, [0, 0], device)).cpu()
     for crop, (scale, degrees, x, y) in zip(found, [(0.6, 25, 30, -10), (1.2, -170, 120, 100)], strict=True):
         c, s = scale * math.cos(math.radians(degrees)), scale * math.sin(math.radians(degrees))
         v, u = torch.meshgrid(torch.arange(112.0), torch.arange(112.0), indexing="ij")
@@ -117,12 +118,12 @@ def test_a_batch_of_mixed_sizes_equals_one_by_one(device: str) -> None:
     pictures = [smooth_picture(200, 300), smooth_picture(130, 90), smooth_picture(200, 300), smooth_picture(7, 5)]
     index = [0, 0, 1, 2, 3]
     landmarks = torch.stack([placed(s, 40 * s, 12 * s, 5) for s in (1.0, 3.0, 0.5, 1.4, 0.05)])
-    together = warp_crops(ImageBatch(pictures, device), faces(landmarks, index, device))
+    together = warp_crops(TorchBatch(pictures, device), faces(landmarks, index, device))
     assert together.shape == (5, 3, 112, 112)
     assert together.device.type == device
     assert together.dtype == torch.float32
     for k, i in enumerate(index):
-        alone = warp_crops(ImageBatch([pictures[i]], device), faces(landmarks[k : k + 1], [0], device))
+        alone = warp_crops(TorchBatch([pictures[i]], device), faces(landmarks[k : k + 1], [0], device))
         torch.testing.assert_close(together[k : k + 1], alone, atol=1e-3, rtol=0)
 
 
@@ -138,10 +139,10 @@ class _Operations(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def many_faces(n: int, device: str) -> tuple[ImageBatch, Detections]:
+def many_faces(n: int, device: str) -> tuple[TorchBatch, Detections]:
     """n faces of two sizes."""
     landmarks = torch.stack([placed(1 + k % 2, k, k, 5) for k in range(n)])
-    return ImageBatch([smooth_picture(200, 300)], device), faces(landmarks, [0] * n, device)
+    return TorchBatch([smooth_picture(200, 300)], device), faces(landmarks, [0] * n, device)
 
 
 def test_the_work_is_done_for_all_faces_at_once(device: str) -> None:
@@ -164,14 +165,14 @@ def test_waits_once_for_the_device(n: int) -> None:
 
 def test_no_faces_are_no_crops(device: str) -> None:
     found = faces(torch.empty(0, 5, 2), [], device)
-    assert warp_crops(ImageBatch([smooth_picture(9, 9)], device), found).shape == (0, 3, 112, 112)
+    assert warp_crops(TorchBatch([smooth_picture(9, 9)], device), found).shape == (0, 3, 112, 112)
     empty = Detections(found.image_index.long(), found.boxes, found.landmarks, found.scores)
-    assert warp_crops(ImageBatch([], device), empty).shape == (0, 3, 112, 112)
+    assert warp_crops(TorchBatch([], device), empty).shape == (0, 3, 112, 112)
 
 
 def test_the_template_scales_with_the_crop() -> None:
     """A crop of 224 is one of 112 at twice the resolution: pairs of its pixels average to the smaller one's."""
-    batch, found = ImageBatch([smooth_picture(400, 500)]), faces(placed(2.0, 10, 60, 40)[None], [0])
+    batch, found = TorchBatch([smooth_picture(400, 500)]), faces(placed(2.0, 10, 60, 40)[None], [0])
     halved = interpolate(warp_crops(batch, found, 224), size=(112, 112), mode="area")
     assert (halved - warp_crops(batch, found)).abs().max() < 1
 
@@ -181,7 +182,7 @@ def test_a_large_face_is_averaged_and_not_thinned_out(scale: int) -> None:
     """A smaller crop of stripes one pixel wide shows their mean; every `scale`-th pixel would show one of them."""
     stripes = np.zeros((130 * scale, 130 * scale, 3), np.uint8)
     stripes[:, ::2] = 255
-    crop = warp_crops(ImageBatch([stripes]), faces(placed(scale, 0, scale, scale)[None], [0]))
+    crop = warp_crops(TorchBatch([stripes]), faces(placed(scale, 0, scale, scale)[None], [0]))
     assert (crop - 127.5).abs().max() < 1
 
 
@@ -191,6 +192,24 @@ def test_a_large_face_is_averaged_and_not_thinned_out(scale: int) -> None:
     ids=["one point", "mirrored", "tiny", "huge"],
 )
 def test_landmarks_that_are_no_face_still_give_a_crop(points: torch.Tensor, device: str) -> None:
-    crop = warp_crops(ImageBatch([smooth_picture(50, 60)], device), faces(points[None], [0], device))
+    crop = warp_crops(TorchBatch([smooth_picture(50, 60)], device), faces(points[None], [0], device))
     assert crop.shape == (1, 3, 112, 112)
     assert ((crop >= 0) & (crop <= 255.01)).all()
+
+
+@pytest.mark.parametrize("resampling", ["area", "pillow"])
+def test_the_host_cuts_what_torch_cuts(host_networks: MtcnnNetworks, resampling: str) -> None:
+    """Boxes and landmarks inside pictures, across their edges and outside, at every scale, and none at all."""
+    pictures = [smooth_picture(200, 300), smooth_picture(130, 90)]
+    boxes = [[10.3, 20.7, 90.2, 110.9], [-20.5, -10.0, 90.0, 80.0], [400.0, 250.0, 480.0, 330.0], [3, 3, 80, 126]]
+    points = torch.stack([placed(s, 40 * s, 12 * s, 5) for s in (1.0, 3.0, 0.5, 1.4)])
+    there = Detections(torch.tensor([0, 0, 1, 1]), torch.tensor(boxes), points, torch.ones(4))
+    settings = AlignSettings(resampling=resampling)
+    for count in (4, 0):
+        found = Detections(*(array[:count] for array in vars(there).values()))
+        ours = Detections(*(array.numpy() for array in vars(found).values()))
+        host, torchs = host_networks.batch(pictures), TorchBatch(pictures)
+        crops, expected = cut_crops(host, ours, settings, 160), cut_crops(torchs, found, settings, 160)
+        assert np.array_equal(crops.frames, expected.frames)
+        np.testing.assert_allclose(crops.pixels, expected.pixels, rtol=0, atol=2e-4)
+        np.testing.assert_allclose(warp_crops(host, ours), warp_crops(torchs, found), rtol=0, atol=1e-2)

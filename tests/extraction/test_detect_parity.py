@@ -14,8 +14,7 @@ from PIL import Image
 from pipeline.config import DecodeSettings, DetectSettings
 from pipeline.evaluation.bench.parity import Faces, compare
 from pipeline.evaluation.bench.reference import make_reference
-from pipeline.extraction.detection.cascade import MtcnnDetector
-from pipeline.extraction.detection.networks import MtcnnNetworks
+from pipeline.extraction.detection.cascade import MtcnnDetector, MtcnnNetworks
 from pipeline.extraction.images.decode import decode_image
 from pipeline.types import ByteArray
 
@@ -24,8 +23,8 @@ SETTINGS = DetectSettings(min_confidence=DetectSettings().onet_threshold)
 
 
 @pytest.fixture(scope="module")
-def detector(networks: MtcnnNetworks) -> MtcnnDetector:
-    return MtcnnDetector(networks, SETTINGS)
+def detector(any_networks: MtcnnNetworks) -> MtcnnDetector:
+    return MtcnnDetector(any_networks, SETTINGS)
 
 
 @pytest.fixture(scope="module")

@@ -264,7 +264,7 @@ def test_a_lost_device_is_never_replaced_by_the_cpu(
     library_is(monkeypatch, fails)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda _: SimpleNamespace(synchronize=synchronize))
     with pytest.raises(DeviceFailed, match=then or library):
-        DeviceDecoder(PLAIN)(prepared(encode(picture)), torch.device("cuda", 0))
+        DeviceDecoder(PLAIN)(prepared(encode(picture)), "cuda:0")
 
 
 def refuses(*_: object) -> list[None]:

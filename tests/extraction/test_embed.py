@@ -84,8 +84,15 @@ def test_neighbours_order_and_layout_do_not_matter(embedder: Embedder, crops: to
 
 
 def test_the_device_agrees_with_the_cpu(embedder: Embedder, resolved: ResolvedWeights, crops: torch.Tensor) -> None:
-    on_cpu = load_embedder(resolved, torch.device("cpu"))(crops)
+    on_cpu = load_embedder(resolved)(crops)
     torch.testing.assert_close(embedder(crops).cpu(), on_cpu, atol=1e-5, rtol=0)
+
+
+def test_arrays_give_what_tensors_give(embedder: Embedder, crops: torch.Tensor) -> None:
+    found = embedder(crops.numpy())
+    assert isinstance(found, np.ndarray)
+    np.testing.assert_allclose(found, embedder(crops).cpu(), rtol=0, atol=1e-6)
+    assert embedder(crops[:0].numpy()).shape == (0, embedder.embedding_size)
 
 
 class Recording(nn.Module):
@@ -105,7 +112,7 @@ class Recording(nn.Module):
 )
 def test_parts_are_even_and_crops_stay_what_they_were(number: int, parts: list[int]) -> None:
     network = Recording()
-    embedder = Embedder(weight_set("casia-webface"), network, torch.device("cpu"))
+    embedder = Embedder(weight_set("casia-webface"), network, "cpu")
     crops = torch.rand(number, 3, 160, 160).to(memory_format=torch.channels_last)
     before = crops.clone()
     found = embedder(crops)
@@ -117,7 +124,7 @@ def test_parts_are_even_and_crops_stay_what_they_were(number: int, parts: list[i
 
 @pytest.mark.parametrize("shape", [(3, 160, 160), (1, 3, 112, 112), (1, 1, 160, 160), (1, 160, 160, 3)])
 def test_other_shapes_are_refused(shape: tuple[int, ...]) -> None:
-    embedder = Embedder(weight_set("casia-webface"), Recording(), torch.device("cpu"))
+    embedder = Embedder(weight_set("casia-webface"), Recording(), "cpu")
     with pytest.raises(ValueError, match="crops must be"):
         embedder(torch.zeros(shape))
 
@@ -159,7 +166,7 @@ def test_other_tensors_are_refused_by_name(resolved: ResolvedWeights, tmp_path: 
     path = cached_file(resolved.weight_set, tmp_path)
     write_converted(path, changed[change], resolved.sha256)
     with pytest.raises(WeightsCorrupt, match=f"{path}.* no weights of {resolved.weight_set.architecture}"):
-        load_embedder(resolve(resolved.name, None, tmp_path), torch.device("cpu"))
+        load_embedder(resolve(resolved.name, None, tmp_path), "cpu")
 
 
 @pytest.mark.parametrize("content", [[1, 2], {"state": {"a": 1}}, b"<html>Not found</html>"], ids=type)
@@ -170,7 +177,7 @@ def test_a_file_that_is_no_state_dict_is_refused_by_name(tmp_path: Path, content
     else:
         torch.save(content, path)
     with pytest.raises(WeightsCorrupt, match=str(path)):
-        load_embedder(as_vggface2(path), torch.device("cpu"))
+        load_embedder(as_vggface2(path), "cpu")
 
 
 @pytest.mark.parametrize("name", ["auto", "sface"])
@@ -193,7 +200,7 @@ class Malicious:
 def test_code_in_a_weights_file_does_not_run(tmp_path: Path) -> None:
     torch.save({"conv2d_1a.conv.weight": Malicious(tmp_path / "made")}, tmp_path / "w.pt")
     with pytest.raises(WeightsCorrupt):
-        load_embedder(as_vggface2(tmp_path / "w.pt"), torch.device("cpu"))
+        load_embedder(as_vggface2(tmp_path / "w.pt"), "cpu")
     assert not (tmp_path / "made").exists()
 
 
@@ -203,4 +210,4 @@ def test_a_file_changed_after_it_was_resolved_is_refused(tmp_path: Path) -> None
     before = as_vggface2(path)
     path.write_bytes(b"other")
     with pytest.raises(WeightsCorrupt, match="changed"):
-        load_embedder(before, torch.device("cpu"))
+        load_embedder(before, "cpu")

@@ -1,4 +1,4 @@
-"""Suppression in groups, on the host and in the kernel, against the plain greedy loop and torchvision."""
+"""Suppression in groups, on every path, against the plain greedy loop and torchvision."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torchvision.ops import nms as torchvision_nms
 
-from pipeline.extraction.detection import nms
+from pipeline.extraction.detection import torch_nms
 from pipeline.extraction.detection.nms import suppress
 from tests.extraction.helpers import interpreted
 
@@ -29,13 +29,19 @@ def kernel(device: str) -> Iterator[ModuleType]:
         yield module
 
 
-@pytest.fixture(scope="module", params=["host", "kernel"])
+@pytest.fixture(scope="module", params=["host", "kernel", "loop"])
 def path(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Suppression on the host and in the kernel."""
+    """Suppression by torchvision on the host, in the kernel, and of NumPy's arrays in the compiled loop."""
     found = request.getfixturevalue("kernel") if request.param == "kernel" else None
+    if request.param == "loop":
+        pytest.importorskip("pipeline.extraction.detection.suppression_loop", exc_type=ImportError)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(nms, "load_kernel", lambda _: found)
+        patch.setattr(torch_nms, "load_kernel", lambda _: found)
+        patch.setitem(globals(), "LOOP", request.param == "loop")
         yield
+
+
+LOOP = False
 
 
 pytestmark = pytest.mark.usefixtures("path")
@@ -43,9 +49,9 @@ pytestmark = pytest.mark.usefixtures("path")
 
 def _kept(arrays: Arrays, count: int, limit: float, of_smaller: bool, device: str) -> list[int]:
     """The positions that stay, in order of group and falling score."""
-    boxes, scores, groups = (torch.from_numpy(a).to(device) for a in arrays)
+    boxes, scores, groups = (a if LOOP else torch.from_numpy(a).to(device) for a in arrays)
     order, kept = suppress(boxes, scores, groups, count, limit, of_smaller)
-    assert (order.dtype, kept.dtype) == (torch.int64, torch.bool)
+    assert (order.dtype, kept.dtype) == ((np.int64, np.bool_) if LOOP else (torch.int64, torch.bool))
     assert order.tolist() == np.lexsort((-arrays[1], arrays[2])).tolist()  # stable
     return order[kept].tolist()
 

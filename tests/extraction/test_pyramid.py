@@ -9,18 +9,9 @@ from hypothesis import strategies as st
 from torch.nn.functional import interpolate
 
 from pipeline.config import DetectSettings
-from pipeline.extraction.detection.networks import normalise
-from pipeline.extraction.detection.pyramid import (
-    CELL,
-    STRIDE,
-    Level,
-    TileTable,
-    most_overlap,
-    pack,
-    paint_by_torch,
-    pyramid,
-)
-from pipeline.extraction.images.batch import ImageBatch
+from pipeline.extraction.detection.canvases import TileTable, normalise, pack, paint_by_torch
+from pipeline.extraction.detection.pyramid import CELL, STRIDE, Level, most_overlap, pyramid
+from pipeline.extraction.images.torch_batch import TorchBatch
 
 SIDE = 64
 CPU = torch.device("cpu")
@@ -41,7 +32,7 @@ def test_pyramid_equals_the_references() -> None:
 @given(st.lists(st.tuples(st.integers(13, 150), st.integers(13, 150)), max_size=6))
 def test_every_cell_comes_once_and_tiles_do_not_overlap(sizes: list[tuple[int, int]]) -> None:
     packing = pack([[Level(1.0, h, w)] for h, w in sizes], SIDE)
-    batch = ImageBatch([np.zeros((1, 1, 3), np.uint8)] * len(sizes))
+    batch = TorchBatch([np.zeros((1, 1, 3), np.uint8)] * len(sizes))
     cells = paint_by_torch(batch, packing, packing.canvases + 1).cells
     seen = [np.zeros((_cells(h), _cells(w)), dtype=int) for h, w in sizes]
     assert len(cells) == packing.canvases + 1
@@ -91,7 +82,7 @@ def test_painted_levels_equal_torchs_area_resampling(device: str) -> None:
         [],
     ]
     packing = pack(levels, SIDE)
-    canvases = paint_by_torch(ImageBatch(images, device), packing, packing.canvases).pixels.cpu()
+    canvases = paint_by_torch(TorchBatch(images, device), packing, packing.canvases).pixels.cpu()
     assert len(canvases) == packing.canvases > 4
     for t in packing.tiles:
         level = levels[t.image][t.level]

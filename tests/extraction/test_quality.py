@@ -20,8 +20,8 @@ from pipeline.config import AlignSettings, DetectSettings, MatchSettings
 from pipeline.extraction import quality
 from pipeline.extraction.align import cut_crops
 from pipeline.extraction.detection.cascade import MtcnnDetector
-from pipeline.extraction.detection.networks import MtcnnNetworks
-from pipeline.extraction.images.batch import ImageBatch
+from pipeline.extraction.detection.networks import TorchNetworks
+from pipeline.extraction.images.torch_batch import TorchBatch
 from pipeline.extraction.quality import assess_quality, center_pose
 from pipeline.types import QUALITIES, Detections, FaceCrops
 from tests.extraction.helpers import count_waits, needs_cuda
@@ -64,7 +64,7 @@ def portrait(request: pytest.FixtureRequest) -> Portrait:
 
 def rate(portraits: Sequence[Portrait], device: str = "cpu", score: float = 1.0, margin: int = 32) -> torch.Tensor:
     """The quality of the portraits' faces, through the crops that the pipeline cuts."""
-    batch = ImageBatch([np.array(p.image) for p in portraits], device)
+    batch = TorchBatch([np.array(p.image) for p in portraits], device)
     found = Detections(
         torch.arange(len(portraits), device=device),
         torch.tensor([p.box for p in portraits], device=device, dtype=torch.float32).reshape(-1, 4),
@@ -105,7 +105,7 @@ def flattened(pixels: torch.Tensor, scale: float) -> torch.Tensor:
 
 def crop_of(portrait: Portrait) -> torch.Tensor:
     """[1, 3, 160, 160]"""
-    batch = ImageBatch([np.array(portrait.image)])
+    batch = TorchBatch([np.array(portrait.image)])
     box = torch.tensor([portrait.box]).long()
     return batch.smooth_crops(torch.zeros(1, dtype=torch.int64), box, SIZE)
 
@@ -402,11 +402,11 @@ class TestTrust:
 
     @pytest.mark.parametrize("angle", [90, 180, 270])
     def test_the_detector_on_turned_portraits(
-        self, cpu_networks: MtcnnNetworks, hopper_path: Path, astronaut_path: Path, angle: int
+        self, cpu_networks: TorchNetworks, hopper_path: Path, astronaut_path: Path, angle: int
     ) -> None:
         detector = MtcnnDetector(cpu_networks, DetectSettings())
         images = [Image.open(path).convert("RGB").rotate(angle) for path in (hopper_path, astronaut_path)]
-        batch = ImageBatch([np.array(image) for image in images])
+        batch = TorchBatch([np.array(image) for image in images])
         found = detector(batch)
         assert (assess_quality(cut_crops(batch, found, AlignSettings(), SIZE), found)[:, POSE] < 0.4).all()
 
@@ -445,3 +445,19 @@ class TestDegenerateCrops:
         crop = torch.nn.functional.interpolate(torch.from_numpy(pixels).float(), size=SIZE, mode=mode)
         rated = values(rate_pixels(crop, torch.tensor(points).view(1, 5, 2), score))
         assert ((rated >= 0) & (rated <= 1)).all()
+
+
+def test_numpy_gives_what_torch_gives(hopper: Portrait, astronaut: Portrait) -> None:
+    """Of faces, of pictures without any, and of landmarks that are no face's; also of none at all."""
+    pixels = torch.cat([crop_of(hopper), crop_of(astronaut), *(random_picture(seed, 1.0) for seed in range(4))])
+    points = frontal(6, SIZE).clone()
+    points[2], points[3], points[4] = 0, torch.nan, points[4].flip(1)
+    frames = torch.tensor([0.0, 0, SIZE, SIZE]).expand(6, 4)
+    found = Detections(torch.zeros(6, dtype=torch.int64), frames, points, torch.linspace(0, 1, 6))
+    for count in (6, 0):
+        there = Detections(*(array[:count] for array in vars(found).values()))
+        here = Detections(*(array.numpy() for array in vars(there).values()))
+        expected = assess_quality(FaceCrops(pixels[:count], frames[:count], 0.9), there)
+        ours = assess_quality(FaceCrops(pixels[:count].numpy(), frames[:count].numpy(), 0.9), here)
+        assert isinstance(ours, np.ndarray)
+        np.testing.assert_allclose(ours, expected, rtol=0, atol=2e-5)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from pipeline.extraction.detection.nms import on_host
+from pipeline.extraction.detection.torch_nms import on_host
 from tests.extraction.helpers import interpreted
 
 triton = pytest.importorskip("triton", reason="Triton is not installed")

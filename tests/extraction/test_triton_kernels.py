@@ -12,13 +12,15 @@ import pytest
 import torch
 from PIL import Image
 
-from pipeline.extraction.detection import cascade, proposals
+from pipeline.extraction.detection import canvases
+from pipeline.extraction.detection.canvases import Packing, Tile, TileTable, pack, paint_by_torch
 from pipeline.extraction.detection.cascade import MtcnnDetector
-from pipeline.extraction.detection.networks import MtcnnNetworks
-from pipeline.extraction.detection.pyramid import Level, Packing, Tile, TileTable, pack, paint_by_torch
+from pipeline.extraction.detection.networks import TorchNetworks
+from pipeline.extraction.detection.pyramid import Level
 from pipeline.extraction.extractor import BatchExtractor
-from pipeline.extraction.images import batch
-from pipeline.extraction.images.batch import ImageBatch
+from pipeline.extraction.images import torch_batch
+from pipeline.extraction.images.host_batch import HostBatch
+from pipeline.extraction.images.torch_batch import TorchBatch
 from pipeline.types import DecodedImage
 from tests.extraction.helpers import needs_cuda
 
@@ -31,7 +33,7 @@ def noise(*sides: tuple[int, int]) -> list[np.ndarray]:
     return [rng.integers(0, 256, (*side, 3), dtype=np.uint8) for side in sides]
 
 
-def boxes_in(images: ImageBatch, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+def boxes_in(images: TorchBatch, count: int) -> tuple[torch.Tensor, torch.Tensor]:
     """The images [n] and corners [n, 4] of boxes: whole images, single pixels in their corners, and any others."""
     rng = np.random.default_rng(1)
     corners = []
@@ -48,25 +50,25 @@ def boxes_in(images: ImageBatch, count: int) -> tuple[torch.Tensor, torch.Tensor
 
 def test_crops_equal_torchs_and_the_compiled_loops(triton_kernels: Kernels, device: str, full: bool) -> None:
     """Enlarged and shrunk; single pixels, rows and columns, and at every edge; images of any mix of sizes."""
-    pictures, loops = noise((90, 201), (7, 5), (1, 1), (333, 64)), batch.load_kernels("cpu")
-    ours, theirs = ImageBatch(pictures, device), ImageBatch(pictures)
+    pictures = noise((90, 201), (7, 5), (1, 1), (333, 64))
+    loops, ours, theirs = HostBatch(pictures), TorchBatch(pictures, device), TorchBatch(pictures)
     where = boxes_in(theirs, 40 if full else 10)
-    there = [column.to(device) for column in where]
+    there, on_host = [column.to(device) for column in where], [column.numpy() for column in where]
     for size in (24, 48):
         crops = triton_kernels[0].crops(ours, *there, size, smooth=False).cpu()
         assert torch.equal(crops, theirs.area_crops_by_torch(*where, size))
-        assert loops is None or torch.equal(crops, theirs._cut(loops.area_crops, *where, size))
+        assert np.array_equal(crops, loops.area_crops(*on_host, size))
     smooth = triton_kernels[0].crops(ours, *there, 40, smooth=True).cpu()
     assert (smooth - theirs.smooth_crops_by_torch(*where, 40)).abs().max() <= 2e-4
-    assert loops is None or (smooth - theirs._cut(loops.smooth_crops, *where, 40)).abs().max() <= 2e-4
+    assert np.abs(smooth.numpy() - loops.smooth_crops(*on_host, 40)).max() <= 2e-4
     assert triton_kernels[0].crops(ours, there[0][:0], there[1][:0], 24, smooth=False).shape == (0, 3, 24, 24)
 
 
 @pytest.mark.usefixtures("triton_kernels")
 def test_boxes_need_not_lie_in_one_piece(device: str) -> None:
     pictures = noise((90, 201), (33, 64))
-    image, boxes = boxes_in(ImageBatch(pictures), 6)
-    expected, ours = ImageBatch(pictures).area_crops_by_torch(image, boxes, 24), ImageBatch(pictures, device)
+    image, boxes = boxes_in(TorchBatch(pictures), 6)
+    expected, ours = TorchBatch(pictures).area_crops_by_torch(image, boxes, 24), TorchBatch(pictures, device)
     image, boxes = image.to(device), boxes.to(device)
     assert torch.equal(ours.area_crops(image[1::2], boxes[1::2], 24).cpu(), expected[1::2])
     assert torch.equal(ours.area_crops(image, boxes.T.contiguous().T, 24).cpu(), expected)
@@ -75,7 +77,7 @@ def test_boxes_need_not_lie_in_one_piece(device: str) -> None:
 def test_pixels_beyond_two_to_the_31_bytes(triton_kernels: Kernels, device: str) -> None:
     """The last image of a batch whose first ones are never touched, so that on the host they take no memory."""
     (picture,), before = noise((40, 50)), 2**31 // 3 + 1000
-    expected, far = ImageBatch([picture]), ImageBatch([picture], device)
+    expected, far = TorchBatch([picture]), TorchBatch([picture], device)
     far.pixels = torch.empty((before + 2000, 3), dtype=torch.uint8, device=device)
     far.pixels[before:] = expected.pixels.to(device)
     far.bases += before
@@ -98,8 +100,8 @@ def test_canvases_equal_torchs(side: int, triton_kernels: Kernels, device: str) 
         [Level(0.5, 26, 21)],
     ]
     packing = pack(levels, side)
-    images, count = ImageBatch(pictures, device), packing.canvases + 1
-    tiles, expected = TileTable(packing, images.device), paint_by_torch(ImageBatch(pictures), packing, count)
+    images, count = TorchBatch(pictures, device), packing.canvases + 1
+    tiles, expected = TileTable(packing, images.device), paint_by_torch(TorchBatch(pictures), packing, count)
     for first, end in {(0, 1), (1, count), (count - 1, count)}:
         ours, theirs = triton_kernels[1].paint(images, tiles, first, end), expected[first:end]
         for name, tensor in vars(ours).items():
@@ -112,7 +114,7 @@ def test_a_level_millions_of_pixels_wide(triton_kernels: Kernels, device: str) -
     width, level_width, x = 6_000_000, 5_800_001, 5_799_489
     image = np.random.default_rng(2).integers(0, 256, (1, width, 3), dtype=np.uint8)
     packing = Packing([[Level(1.0, 12, level_width)]], [Tile(0, 0, 0, x, 12, 512, 0, 0, 0)], 512, 1)
-    batch = ImageBatch([image], device)
+    batch = TorchBatch([image], device)
     canvas = triton_kernels[1].paint(batch, TileTable(packing, batch.device), 0, 1).pixels[0].cpu()
     starts = [column * width // level_width for column in range(x, level_width)]
     ends = [-(-(column + 1) * width // level_width) for column in range(x, level_width)]
@@ -122,7 +124,7 @@ def test_a_level_millions_of_pixels_wide(triton_kernels: Kernels, device: str) -
 
 def test_the_extractor_finds_and_embeds_the_same(
     extractor: BatchExtractor,
-    cpu_networks: MtcnnNetworks,
+    cpu_networks: TorchNetworks,
     hopper_path: Path,
     astronaut_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -133,8 +135,6 @@ def test_the_extractor_finds_and_embeds_the_same(
     images = [DecodedImage(np.array(picture), "png") for picture in pictures]
     expected = extractor.extract(images)
     request.getfixturevalue("interpreted_kernels")
-    monkeypatch.setattr(cascade, "load_kernels", lambda _: None)
-    monkeypatch.setattr(batch, "load_kernels", None)  # nothing asks for them
     detector = MtcnnDetector(cpu_networks, extractor.settings.detect)
     found = BatchExtractor(detector, extractor.embedder, extractor.settings).extract(images)
     for ours, theirs in zip(found, expected, strict=True):
@@ -146,7 +146,7 @@ def test_the_extractor_finds_and_embeds_the_same(
 
 def checked(kernels: Kernels, part: int, device: torch.device) -> str | None:
     resampling, painting = kernels
-    problem: str | None = painting.self_check(device) if part else resampling.self_check(device, ImageBatch)
+    problem: str | None = painting.self_check(device) if part else resampling.self_check(device, TorchBatch)
     return problem
 
 
@@ -214,5 +214,5 @@ def test_they_compile_for_gpus(capability: int, tmp_path: Path, monkeypatch: pyt
 @needs_cuda
 def test_cuda_uses_them() -> None:
     """So they passed their check on it."""
-    assert batch.load_triton(torch.device("cuda", 0)) is not None
-    assert proposals.load_painter(torch.device("cuda", 0)) is not None
+    assert torch_batch.load_triton(torch.device("cuda", 0)) is not None
+    assert canvases.load_painter(torch.device("cuda", 0)) is not None

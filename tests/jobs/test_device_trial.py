@@ -22,7 +22,7 @@ from pipeline.jobs.doctor import FAIL, OK, WARN, Finding
 from pipeline.runtime.optional_kernels import SelfCheck, if_checked
 from pipeline.types import DecodedImage
 
-CUDA = torch.device("cuda", 0)  # a name: nothing here touches the device
+CUDA = "cuda:0"  # a name: nothing here touches the device
 Change = Callable[[pa.Table], pa.Table]
 
 
@@ -136,7 +136,7 @@ def test_kernels_of_triton_that_were_asked_for_are_named(
     def load() -> tuple[ModuleType, SelfCheck]:
         return device_trial, lambda _: problem
 
-    if_checked(load)(CUDA)
+    if_checked(load)(torch.device(CUDA))
     (finding,) = device_trial._kernels(CUDA)
     assert (finding.subject, finding.level) == ("triton", level)
     assert finding.detail.startswith("test_device_trial: ")

@@ -16,9 +16,9 @@ from PIL import Image
 from pipeline.config import AlignSettings, DecodeSettings, MatchSettings, SourceSettings
 from pipeline.errors import ImageRejected, UsageError
 from pipeline.extraction.align import cut_crops
-from pipeline.extraction.images.batch import ImageBatch
 from pipeline.extraction.images.decode import decode_image
 from pipeline.extraction.images.files import hash_file
+from pipeline.extraction.images.torch_batch import TorchBatch
 from pipeline.extraction.quality import assess_quality
 from pipeline.extraction.sources.scan import scan_source
 from pipeline.jobs.sample_photos import COLLINS, HOPPER, Sample, write_samples
@@ -138,7 +138,7 @@ def _margins(image: DecodedImage, face: Detections) -> dict[str, float]:
     """By how much one face passes each check of the default gate."""
     gate = MatchSettings()
     ((pose, sharpness, contrast),) = assess_quality(
-        cut_crops(ImageBatch([image.pixels]), face, AlignSettings(), 160), face
+        cut_crops(TorchBatch([image.pixels]), face, AlignSettings(), 160), face
     ).tolist()
     return {
         CENTER_POSE: pose - gate.min_cpq,

@@ -161,7 +161,7 @@ def test_numba_is_imported_when_it_is_needed_and_may_be_missing() -> None:
         "from pipeline.matching.references import ReferenceIndex\n"
         "ReferenceIndex(4); assert 'numba' not in sys.modules\n"
         "sys.modules['numba'] = None\n"
-        "assert int8_filter.load_kernels('cpu') is None\n"
+        "assert int8_filter.load_kernels() is None\n"
         "assert ReferenceIndex(4, quantized=True).view().codes is None\n"
     )
 

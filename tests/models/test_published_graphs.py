@@ -15,7 +15,7 @@ from pipeline.extraction.align import FIVE_POINT_TEMPLATE, PIXEL_CENTRE, warp_cr
 from pipeline.extraction.detection.cascade import MtcnnDetector
 from pipeline.extraction.detection.networks import load_networks
 from pipeline.extraction.embed import Embedder, load_embedder
-from pipeline.extraction.images.batch import ImageBatch
+from pipeline.extraction.images.torch_batch import TorchBatch
 from pipeline.models.registry import weight_set
 from pipeline.models.weights import detector_files, package_files, resolve
 from pipeline.runtime.device import resolve_device
@@ -120,8 +120,8 @@ def reference(sface_installed: None) -> Reference:
     return Reference(file)
 
 
-def detected(images: list[ByteArray], device: str) -> tuple[ImageBatch, Detections]:
-    batch = ImageBatch(images, device)
+def detected(images: list[ByteArray], device: str) -> tuple[TorchBatch, Detections]:
+    batch = TorchBatch(images, device)
     return batch, MtcnnDetector(load_networks(detector_files(), device), DetectSettings())(batch)
 
 
@@ -149,7 +149,7 @@ def cosines(a: FloatArray, b: FloatArray) -> FloatArray:
 
 def check(reference: Reference, sface: Embedder, images: list[ByteArray]) -> FloatArray:
     """Crops and embeddings of all faces of `images` against the reference's; returns ours."""
-    batch, found = detected(images, sface.device.type)
+    batch, found = detected(images, sface.device)
     assert len(found) >= len(images)
     crops = warp_crops(batch, found)
     expected = [reference.crop(images[i], p) for i, p in zip(found.image_index, found.landmarks, strict=True)]
@@ -185,7 +185,7 @@ def test_channels_in_the_other_order_are_another_answer(
     reference: Reference, sface: Embedder, hopper_path: Path, astronaut_path: Path
 ) -> None:
     """The network takes RGB: fed with BGR it gives what the reference does not."""
-    batch, found = detected(portraits(hopper_path, astronaut_path), sface.device.type)
+    batch, found = detected(portraits(hopper_path, astronaut_path), sface.device)
     crops = warp_crops(batch, found)
     wanted = reference.features([c.permute(1, 2, 0).round().byte().cpu().numpy() for c in crops])
     assert cosines(sface(crops).cpu().numpy(), wanted).min() >= 0.9999

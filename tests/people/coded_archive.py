@@ -10,7 +10,6 @@ from typing import Any
 from unittest.mock import patch
 
 import pyarrow as pa
-import torch
 from coded_faces import CodedExtractor, Shown, coded_identity, photo
 from coded_store import USER
 
@@ -33,7 +32,7 @@ SETTINGS = load_settings(environ={}, flags={"run.threads": 1, "run.device": "cpu
 class ArchiveExtractor(CodedExtractor):
     """As the stages of a run want it: without pictures, which are cut from the photos."""
 
-    device = torch.device("cpu")
+    device = "cpu"
     detector = SimpleNamespace(networks=SimpleNamespace(device=device), counts={PNET: SimpleNamespace(calls=0)})
     embedder = SimpleNamespace(backend="coded", counts=SimpleNamespace(calls=0))
 

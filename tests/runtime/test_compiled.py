@@ -123,8 +123,7 @@ def test_what_takes_long_is_told_of_and_nothing_else(folder: Path) -> None:
 
 
 def test_the_loops_of_detection_are_told_of_before_they_are_compiled(tmp_path: Path) -> None:
-    imports = "from pipeline.extraction.detection.cascade import load_kernels"
-    code = f"{imports}; load_kernels('cpu')"
+    code = "from pipeline.jobs.models import load_host_networks; load_host_networks()"
     environment = {**os.environ, "PYTHONPATH": ROOT, "NUMBA_CACHE_DIR": str(tmp_path)}
     with subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True, env=environment) as process:
         assert process.stderr is not None

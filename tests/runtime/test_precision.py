@@ -23,7 +23,7 @@ from pipeline.models.weights import resolve
 from pipeline.runtime.device import _leave_tf32, resolve_device
 from pipeline.runtime.precision import check_fast_mode, set_tf32
 
-CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
+CPU, CUDA = "cpu", "cuda:0"
 
 
 def settings_with(weights_cache: Path, **flags: str) -> Settings:
@@ -83,7 +83,7 @@ REDUCED = [
 @pytest.mark.parametrize(("asked", "value"), REDUCED)
 @pytest.mark.parametrize("device_known", [CPU, CUDA, None], ids=str)
 def test_the_mode_exact_refuses_what_is_less_exact(
-    asked: dict[str, object], value: str, device_known: torch.device | None
+    asked: dict[str, object], value: str, device_known: str | None
 ) -> None:
     run = RunSettings(**asked)  # type: ignore[arg-type]
     with pytest.raises(BadValue, match=rf"run\.{next(iter(asked))}.* is {value}: the store's mode is exact"):
@@ -160,7 +160,9 @@ def test_tf32_is_switched_on_and_off_for_convolutions_on_cuda(switches: None) ->
     for allowed in (True, False, True):
         set_tf32(CUDA, allowed)
         assert torch.backends.cudnn.allow_tf32 == allowed
-        check_full_precision(CUDA)  # the exact search has matrix products in float32, whatever the networks have
+        check_full_precision(
+            torch.device(CUDA)
+        )  # the exact search has matrix products in float32, whatever the networks have
         assert not torch.backends.cuda.matmul.allow_tf32
     set_tf32(CPU, False)
     assert torch.backends.cudnn.allow_tf32

@@ -110,5 +110,5 @@ if __name__ == "__main__":
     set_threads(1)
     load = pipeline.serve.server.load_extractor
     pipeline.serve.server.load_extractor = lambda *arguments: remembering(load(*arguments))
-    int8_filter.load_kernels("cpu")  # compiled here once, not in every child
+    int8_filter.load_kernels()  # compiled here once, not in every child
     answer_orders(work)

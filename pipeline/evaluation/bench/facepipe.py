@@ -8,15 +8,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
-import torch
 
 from pipeline.config import PILLOW, EmbedSettings, Settings
 from pipeline.evaluation.bench.parity import Extracted
 from pipeline.extraction.align import cut_crops, warp_crops
 from pipeline.extraction.engine import NETWORK_THREADS, LocalEngine
 from pipeline.extraction.extractor import BOX_CROP_PX
-from pipeline.extraction.images.batch import ImageBatch
 from pipeline.extraction.images.decode import Decoder
 from pipeline.extraction.images.files import hash_file
 from pipeline.extraction.images.pixel_hash import PixelHash
@@ -24,6 +23,7 @@ from pipeline.extraction.rows import EXTRACT, MANIFEST_SCHEMA
 from pipeline.jobs.models import load_extractor
 from pipeline.jobs.store_identity import make_identity
 from pipeline.models.registry import FIVE_POINT
+from pipeline.runtime.arrays import like, on_host
 from pipeline.runtime.stage_times import StageTimes
 from pipeline.store import vectors_of
 from pipeline.types import Detections, FloatArray, boxes_of
@@ -92,17 +92,15 @@ def embeddings_of_boxes(chain: FacepipeChain, detected: Mapping[Path, Extracted]
     upright crops, of their landmarks."""
     embeddings: dict[Path, FloatArray] = {}
     decoder, embedder = Decoder(chain.settings.decode), chain.extractor.embedder
-    device = chain.extractor.detector.networks.device
+    networks = chain.extractor.detector.networks
     for file, faces in detected.items():
-        batch = ImageBatch([decoder(file.read_bytes()).pixels], device)
-        boxes, landmarks, scores = (
-            torch.from_numpy(array).to(device) for array in (faces.boxes, faces.landmarks, faces.scores)
-        )
-        index = torch.zeros(len(boxes), dtype=torch.int64, device=device)
-        detections = Detections(index, boxes, landmarks, scores)
+        batch = networks.batch([decoder(file.read_bytes()).pixels])
+        index = np.zeros(len(faces.boxes), np.int64)
+        arrays = (index, faces.boxes, faces.landmarks, faces.scores)
+        detections = Detections(*(like(batch.sizes, array) for array in arrays))
         if embedder.alignment == FIVE_POINT:
             crops = warp_crops(batch, detections, embedder.input_size)
         else:
             crops = cut_crops(batch, detections, chain.settings.align, BOX_CROP_PX).pixels
-        embeddings[file] = embedder(crops).cpu().numpy()
+        embeddings[file] = on_host(embedder(crops))
     return embeddings

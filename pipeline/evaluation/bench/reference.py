@@ -104,7 +104,7 @@ def faces_of(boxes: Any, landmarks: Any, scores: Any) -> Faces:
     return Faces(corners.reshape(count, 4), points.reshape(count, 5, 2), confidence.reshape(count))
 
 
-def reference_embedder(weights: ResolvedWeights, device: torch.device) -> Embed:
+def reference_embedder(weights: ResolvedWeights, device: str | torch.device) -> Embed:
     """Crops [n, 3, S, S] as the reference cuts them -> embeddings [n, d] of L2 norm 1, on `device`.
 
     facenet-pytorch's crops are scaled already, SFace's are RGB in [0, 255]. Raises WeightsMissing or WeightsCorrupt.

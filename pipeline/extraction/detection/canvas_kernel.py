@@ -11,8 +11,9 @@ import torch
 import triton
 import triton.language as tl
 
-from pipeline.extraction.detection.pyramid import Canvases, Level, TileTable, pack, paint_by_torch
-from pipeline.extraction.images.batch import ImageBatch
+from pipeline.extraction.detection.canvases import Canvases, TileTable, pack, paint_by_torch
+from pipeline.extraction.detection.pyramid import Level
+from pipeline.extraction.images.torch_batch import TorchBatch
 from pipeline.extraction.images.triton_kernels import EXACT, PIXELS, TAPS, area_edges, averages, sample_pictures
 
 
@@ -54,7 +55,7 @@ def _paint(
     tl.store(cells + (canvas * cell + y // 2) * cell + x // 2, number, mask=shown)
 
 
-def paint(batch: ImageBatch, tiles: TileTable, first: int, end: int) -> Canvases:
+def paint(batch: TorchBatch, tiles: TileTable, first: int, end: int) -> Canvases:
     """The canvases first .. end - 1 of a packing: `Canvases.empty`, and one launch."""
     canvases = Canvases.empty(end - first, tiles.side, batch.device)
     begin, stop = bisect_left(tiles.canvases, first), bisect_left(tiles.canvases, end)
@@ -73,9 +74,9 @@ def self_check(device: torch.device) -> str | None:
     """In what canvases of small pictures differ from those that torch paints on the CPU, or None."""
     pictures = sample_pictures()
     packing = pack([[Level(0.9, 75, 88), Level(0.2, 17, 20), Level(1.3, 109, 127)], [Level(0.8, 33, 13)]], 64)
-    batch, tiles = ImageBatch(pictures, device), TileTable(packing, device)
+    batch, tiles = TorchBatch(pictures, device), TileTable(packing, device)
     middle = packing.canvases // 2
-    expected = paint_by_torch(ImageBatch(pictures), packing, packing.canvases)
+    expected = paint_by_torch(TorchBatch(pictures), packing, packing.canvases)
     for first, end in ((0, middle), (middle, packing.canvases)):
         ours, theirs = paint(batch, tiles, first, end), expected[first:end]
         for name, tensor in vars(ours).items():

@@ -8,42 +8,64 @@ and the host waits for the device four times: for P-Net's cells, and for who is 
 
 from __future__ import annotations
 
-from types import ModuleType
-from typing import Final, NamedTuple
-
-import torch
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Final, NamedTuple, Protocol
 
 from pipeline.config import DetectSettings
-from pipeline.extraction.detection.networks import MtcnnNetworks, crop_network
-from pipeline.extraction.detection.nms import by_group, load_kernel, suppress
-from pipeline.extraction.detection.proposals import cell_finder, load_painter
-from pipeline.extraction.detection.pyramid import CELL, STRIDE, most_overlap, pyramid
-from pipeline.extraction.images.batch import ImageBatch, load_triton
-from pipeline.runtime.device import padded
-from pipeline.runtime.optional_kernels import if_compiled
+from pipeline.extraction.detection.nms import by_group, suppress
+from pipeline.extraction.detection.pyramid import CELL, STRIDE, Cells, Level, most_overlap, pyramid
+from pipeline.extraction.images.batch import ImageBatch
+from pipeline.runtime.arrays import Array, floats, integers, module_of, stable_order, where_true
 from pipeline.runtime.stage_times import DETECTION, ONET, PNET, RNET, CallCounts, StageTimes
-from pipeline.types import Detections
+from pipeline.types import ByteArray, Detections
 
-# For R- and O-Net, by type of device. CUDA's is not measured but bounded by memory (0.5 GB for O-Net's first layer).
-CROPS_PER_CALL: Final = {"cpu": 512, "cuda": 2048}
-_CROP_COUNTS: Final = (128, 512, 2048)  # in a call, where few shapes are preferred
 _ACROSS_LEVELS: Final = 0.7  # the overlap above which a box of P-Net drops one of another level
+# Of the networks of crops: the side of a crop, and the widths of the outputs.
+_CROPS: Final = {RNET: (24, (4, 2)), ONET: (48, (4, 10, 2))}
 
 
-@if_compiled
-def load_kernels() -> ModuleType:
-    """The loops that run the networks on the CPU."""
-    from pipeline.extraction.detection import network_kernels
+class MtcnnNetworks(Protocol):
+    """P-, R- and O-Net on one device."""
 
-    return network_kernels
+    @property
+    def device(self) -> str: ...
+
+    @property
+    def crops_per_call(self) -> int:
+        """The most in a call of `run`."""
+        ...
+
+    def computing(self) -> AbstractContextManager[object]:
+        """Around all work with the networks and their arrays."""
+        ...
+
+    def memory(self, pixels: int) -> ByteArray:
+        """[pixels, 3] uint8 on the host, for a batch."""
+        ...
+
+    def batch(self, images: Sequence[Any], memory: ByteArray | None = None) -> Any:
+        """The images [H, W, 3] uint8 as an `ImageBatch` on the device."""
+        ...
+
+    def likely_cells(
+        self, batch: Any, pyramids: Sequence[Sequence[Level]], threshold: float, counts: CallCounts
+    ) -> Cells:
+        """P-Net's cells in all levels with a probability of a face of at least `threshold`."""
+        ...
+
+    def run(self, stage: str, pixels: Array) -> tuple[Array, ...]:
+        """R- or O-Net: crops [n, 3, size, size] float32 in [0, 255] -> box regressions [n, 4], O-Net's landmarks
+        [n, 10], probabilities [n, 2]."""
+        ...
 
 
 class _Candidates(NamedTuple):
     """n boxes between two stages. Those that are not kept stay in until the host waits for the device anyway."""
 
-    image: torch.Tensor  # [n] int64
-    boxes: torch.Tensor  # [n, 4] float32 xyxy
-    kept: torch.Tensor  # [n] bool
+    image: Array  # [n] int64
+    boxes: Array  # [n, 4] float32 xyxy
+    kept: Array  # [n] bool
 
 
 class MtcnnDetector:
@@ -53,17 +75,7 @@ class MtcnnDetector:
         self.networks = networks
         self.settings = settings
         self.counts = {stage: CallCounts() for stage in DETECTION}
-        kernels = load_kernels(networks.device.type)
-        self._likely_cells = cell_finder(networks.pnet, kernels)
-        # Each network of crops, their size, and the widths of its outputs.
-        self._crop_networks = {
-            RNET: (crop_network(networks.rnet, kernels), 24, (4, 2)),
-            ONET: (crop_network(networks.onet, kernels), 48, (4, 10, 2)),
-        }
-        for load in (load_triton, load_painter, load_kernel):
-            load(networks.device)  # now, as their comparison might find no memory beside a batch
 
-    @torch.inference_mode()
     def __call__(self, batch: ImageBatch, times: StageTimes | None = None) -> Detections:
         """The faces of the batch with a confidence of at least `settings.min_confidence`; `times` takes the time of
         each of the three stages.
@@ -82,14 +94,15 @@ class MtcnnDetector:
         """First stage: P-Net over all pyramids; boxes with their regression applied, made square."""
         settings = self.settings
         pyramids = [pyramid(h, w, settings.min_face_px, settings.factor) for h, w in batch.host_sizes]
-        cells = self._likely_cells(batch, pyramids, settings.pnet_threshold, self.counts[PNET])
-        cell, scale = torch.stack([cells.column, cells.row], dim=1).float() * STRIDE, cells.scale[:, None]
-        boxes = torch.cat([((cell + 1) / scale).floor(), ((cell + CELL) / scale).floor()], 1)
+        cells = self.networks.likely_cells(batch, pyramids, settings.pnet_threshold, self.counts[PNET])
+        xp = module_of(cells.row)
+        cell, scale = floats(xp.stack([cells.column, cells.row], axis=1)) * STRIDE, cells.scale[:, None]
+        boxes = xp.concatenate([xp.floor((cell + 1) / scale), xp.floor((cell + CELL) / scale)], axis=1)
         levels = max((len(p) for p in pyramids), default=0)
         group = cells.image * levels + cells.level
         order, kept = suppress(boxes, cells.probability, group, len(batch) * levels, 0.5)
         image, boxes = cells.image[order], boxes[order]
-        scores, group = cells.probability[order], image.where(kept, len(batch))
+        scores, group = cells.probability[order], xp.where(kept, image, len(batch))
         if most_overlap(settings.min_face_px, settings.factor) > _ACROSS_LEVELS:
             again, kept = suppress(boxes, scores, group, len(batch), _ACROSS_LEVELS)
         else:  # none would drop another, and the largest group would take longer than the networks
@@ -103,7 +116,7 @@ class MtcnnDetector:
         image, boxes, crops = _inside(batch, faces)
         regression, probability = self._run(batch, image, crops, RNET)
         scores = probability[:, 1]
-        group = image.where(scores > self.settings.rnet_threshold, len(batch))
+        group = module_of(image).where(scores > self.settings.rnet_threshold, image, len(batch))
         order, kept = suppress(boxes, scores, group, len(batch), 0.7)
         boxes = _square(_shift(boxes, regression, extra=1))
         return _Candidates(image[order], boxes[order], kept)
@@ -114,52 +127,53 @@ class MtcnnDetector:
         image, boxes, crops = _inside(batch, faces)
         regression, points, probability = self._run(batch, image, crops, ONET)
         scores = probability[:, 1]
+        xp = module_of(boxes)
         sides = boxes[:, None, 2:] - boxes[:, None, :2] + 1
-        landmarks = points.view(-1, 2, 5).transpose(1, 2) * sides + boxes[:, None, :2] - 1
+        landmarks = xp.swapaxes(points.reshape(-1, 2, 5), 1, 2) * sides + boxes[:, None, :2] - 1
         boxes = _shift(boxes, regression, extra=1)
-        group = image.where(scores > self.settings.onet_threshold, len(batch))
+        group = xp.where(scores > self.settings.onet_threshold, image, len(batch))
         order, kept = suppress(boxes, scores, group, len(batch), 0.7, of_smaller=True)
-        order = order[(kept & (scores[order] >= self.settings.min_confidence)).nonzero()[:, 0]]  # waits
-        area = (boxes[:, 2:] - boxes[:, :2]).prod(1)
-        order = order[area[order].argsort(descending=True, stable=True)]
-        order = order[image[order].argsort(stable=True)]
+        order = order[where_true(kept & (scores[order] >= self.settings.min_confidence))]  # waits
+        area = (boxes[:, 2:] - boxes[:, :2]).prod(axis=1)
+        order = order[stable_order(-area[order])]
+        order = order[stable_order(image[order])]
         return Detections(image[order], boxes[order], landmarks[order], scores[order])
 
-    def _run(self, batch: ImageBatch, image: torch.Tensor, crops: torch.Tensor, stage: str) -> list[torch.Tensor]:
+    def _run(self, batch: ImageBatch, image: Array, crops: Array, stage: str) -> list[Array]:
         """The outputs [n, width] of the stage's network for the crops [n, 4] of images [n]."""
-        network, size, widths = self._crop_networks[stage]
-        outputs = [tuple(torch.zeros((0, width), device=crops.device) for width in widths)]
-        step = CROPS_PER_CALL[crops.device.type]
+        size, widths = _CROPS[stage]
+        outputs = [tuple(batch.empty((0, width)) for width in widths)]
+        step = self.networks.crops_per_call
         for start in range(0, len(crops), step):
             part = slice(start, start + step)
-            pixels = batch.area_crops(image[part], crops[part], size)
-            outputs.append(tuple(output[: len(pixels)] for output in network(padded(pixels, _CROP_COUNTS))))
-            self.counts[stage].add(len(pixels))
-        return [torch.cat(column) for column in zip(*outputs, strict=True)]
+            outputs.append(self.networks.run(stage, batch.area_crops(image[part], crops[part], size)))
+            self.counts[stage].add(len(image[part]))
+        return [module_of(crops).concatenate(column) for column in zip(*outputs, strict=True)]
 
 
-def _inside(batch: ImageBatch, faces: _Candidates) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def _inside(batch: ImageBatch, faces: _Candidates) -> tuple[Array, Array, Array]:
     """Image [n] and box [n, 4] of the kept candidates that overlap their image, and the overlap: [n, 4] int64, half
     open.
 
     The networks count pixels from 1 and include both ends, so the first pixel is x1 - 1.
     """
-    corners = faces.boxes.trunc().long()
-    size = batch.sizes[faces.image].flip(1)
-    crops = torch.cat([corners[:, :2].clamp(min=1) - 1, torch.minimum(corners[:, 2:], size)], dim=1)
-    left = (faces.kept & (crops[:, 2:] > crops[:, :2]).all(1)).nonzero()[:, 0]  # waits
+    xp, corners = module_of(faces.boxes), integers(faces.boxes)
+    size = xp.flip(batch.sizes[faces.image], (1,))
+    crops = xp.concatenate([corners[:, :2].clip(min=1) - 1, xp.minimum(corners[:, 2:], size)], axis=1)
+    left = where_true(faces.kept & (crops[:, 2:] > crops[:, :2]).all(axis=1))  # waits
     return faces.image[left], faces.boxes[left], crops[left]
 
 
-def _shift(boxes: torch.Tensor, regression: torch.Tensor, extra: int) -> torch.Tensor:
+def _shift(boxes: Array, regression: Array, extra: int) -> Array:
     """Moves each corner by a share of the box's sides; `extra` is 1 where sides include both end pixels."""
     sides = boxes[:, 2:] - boxes[:, :2] + extra
-    return boxes + regression * sides.repeat(1, 2)
+    return boxes + regression * module_of(boxes).concatenate([sides, sides], axis=1)
 
 
-def _square(boxes: torch.Tensor) -> torch.Tensor:
+def _square(boxes: Array) -> Array:
     """The square with the same centre and the longer side."""
     sides = boxes[:, 2:] - boxes[:, :2]
-    longer = sides.amax(1, keepdim=True)
+    xp = module_of(boxes)
+    longer = xp.amax(sides, axis=1, keepdims=True)
     corner = boxes[:, :2] + sides * 0.5 - longer * 0.5
-    return torch.cat([corner, corner + longer], dim=1)
+    return xp.concatenate([corner, corner + longer], axis=1)

@@ -1,31 +1,33 @@
-"""The three networks of MTCNN, with facenet-pytorch's weights and layers.
+"""The three networks of MTCNN in torch, with facenet-pytorch's weights and layers.
 
 Zhang et al. 2016, "Joint Face Detection and Alignment Using Multitask Cascaded Convolutional Networks". The layers are
 those of facenet-pytorch, so that its weights fit. P-Net has a forward pass of its own, because here many images and
-scales share one canvas; R- and O-Net have their convolutions in compiled loops on the CPU, which are faster for such
-small pictures.
+scales share one canvas.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
-from typing import TypeAlias, cast
+from typing import Final
 
 import torch
 from facenet_pytorch.models.mtcnn import ONet, PNet, RNet
 from torch import nn
 
-from pipeline.extraction.detection.packing import packed_layer
-from pipeline.runtime.threads import over_threads
-from pipeline.types import FloatArray
+from pipeline.extraction.detection.canvases import canvas_cells, load_painter, normalise
+from pipeline.extraction.detection.pyramid import Cells, Level
+from pipeline.extraction.detection.torch_nms import load_kernel
+from pipeline.extraction.images.torch_batch import TorchBatch, load_triton, pinned_memory
+from pipeline.runtime.device import padded
+from pipeline.runtime.stage_times import RNET, CallCounts
+from pipeline.types import ByteArray
 
-
-def normalise(pixels: torch.Tensor) -> torch.Tensor:
-    """[0, 255] -> about [-1, 1], the range that the networks were trained on."""
-    return (pixels - 127.5) * 0.0078125
+# Crops in a call of R- or O-Net. CUDA's is not measured but bounded by memory (0.5 GB for O-Net's first layer).
+_CROPS_PER_CALL: Final = {"cpu": 512, "cuda": 2048}
+_CROP_COUNTS: Final = (128, 512, 2048)  # in a call, where few shapes are preferred
 
 
 class CanvasPNet(nn.Module):
@@ -56,64 +58,49 @@ class CanvasPNet(nn.Module):
 
 
 @dataclass(frozen=True)
-class MtcnnNetworks:
-    """P-, R- and O-Net on one device, in float32."""
+class TorchNetworks:
+    """P-, R- and O-Net on one device, in float32: see `cascade.MtcnnNetworks`."""
 
     pnet: CanvasPNet
     rnet: RNet  # [n, 3, 24, 24] -> box regressions [n, 4], probabilities [n, 2]
     onet: ONet  # [n, 3, 48, 48] -> box regressions [n, 4], landmarks [n, 10], probabilities [n, 2]
 
     @property
-    def device(self) -> torch.device:
-        return next(self.pnet.parameters()).device
+    def device(self) -> str:
+        return str(next(self.pnet.parameters()).device)
+
+    @property
+    def crops_per_call(self) -> int:
+        return _CROPS_PER_CALL[next(self.pnet.parameters()).device.type]
+
+    def computing(self) -> AbstractContextManager[object]:
+        return torch.inference_mode()
+
+    def memory(self, pixels: int) -> ByteArray:
+        return pinned_memory(pixels, self.device)
+
+    def batch(self, images: Sequence[ByteArray | torch.Tensor], memory: ByteArray | None = None) -> TorchBatch:
+        return TorchBatch(images, self.device, memory)
+
+    def likely_cells(
+        self, batch: TorchBatch, pyramids: Sequence[Sequence[Level]], threshold: float, counts: CallCounts
+    ) -> Cells:
+        return canvas_cells(self.pnet, batch, pyramids, threshold, counts)
+
+    def run(self, stage: str, pixels: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        network = self.rnet if stage == RNET else self.onet
+        outputs: tuple[torch.Tensor, ...] = network(normalise(padded(pixels, _CROP_COUNTS)))
+        return tuple(output[: len(pixels)] for output in outputs)
 
 
-def load_networks(files: Mapping[str, Path], device: torch.device | str) -> MtcnnNetworks:
+def load_networks(files: Mapping[str, Path], device: torch.device | str) -> TorchNetworks:
     """Loads the verified state dicts `files` ("pnet.pt", "rnet.pt", "onet.pt"), without unpickling code."""
     pnet, rnet, onet = CanvasPNet(), RNet(pretrained=False), ONet(pretrained=False)
     for name, module in (("pnet.pt", pnet.net), ("rnet.pt", rnet), ("onet.pt", onet)):
         module.load_state_dict(torch.load(files[name], map_location="cpu", weights_only=True))
     for module in (pnet, rnet, onet):
         module.eval().requires_grad_(False).to(device)
-    return MtcnnNetworks(pnet, rnet, onet)
-
-
-def packed_layers(net: nn.Module, count: int) -> list[FloatArray]:
-    """The first `count` convolutions of a network with their activations, as the compiled loops take them."""
-    return [packed_layer(getattr(net, f"conv{k}"), getattr(net, f"prelu{k}")) for k in range(1, count + 1)]
-
-
-# [n, 3, size, size] float32 in [0, 255] -> the network's outputs, [n, width] each, the probabilities last.
-CropNetwork: TypeAlias = Callable[[torch.Tensor], tuple[torch.Tensor, ...]]
-_CROPS_PER_JOB = 32  # the loops take 8 at a time
-
-
-def crop_network(net: nn.Module, kernels: ModuleType | None) -> CropNetwork:
-    """`net` on crops; with compiled convolutions if it is facenet-pytorch's own module and there are kernels."""
-    if kernels is not None and isinstance(net, RNet):
-        outputs = [net.dense5_2, nn.Sequential(net.dense5_1, net.softmax5_1)]
-        return _compiled(kernels.rnet_features, packed_layers(net, 3), net.dense4, net.prelu4, outputs)
-    if kernels is not None and isinstance(net, ONet):
-        outputs = [net.dense6_2, net.dense6_3, nn.Sequential(net.dense6_1, net.softmax6_1)]
-        return _compiled(kernels.onet_features, packed_layers(net, 4), net.dense5, net.prelu5, outputs)
-    return lambda pixels: cast(tuple[torch.Tensor, ...], net(normalise(pixels)))
-
-
-def _compiled(
-    loop: Callable[..., None],
-    layers: Sequence[FloatArray],
-    dense: nn.Linear,
-    activation: nn.PReLU,
-    outputs: Sequence[nn.Module],
-) -> CropNetwork:
-    """The hidden convolutions in `loop`, and the dense layers after them in torch."""
-
-    def run(pixels: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        crops, features = pixels.numpy(), torch.empty((len(pixels), dense.in_features))
-        rows = features.numpy()
-        jobs = [slice(start, start + _CROPS_PER_JOB) for start in range(0, len(crops), _CROPS_PER_JOB)]
-        over_threads(lambda job: loop(crops[job], *layers, rows[job]), jobs)
-        x = activation(dense(features))
-        return tuple(output(x) for output in outputs)
-
-    return run
+    networks = TorchNetworks(pnet, rnet, onet)
+    for load in (load_triton, load_painter, load_kernel):
+        load(torch.device(networks.device))  # now, as their comparison might find no memory beside a batch
+    return networks

@@ -1,31 +1,15 @@
-"""Greedy non-maximum suppression within groups of boxes: one launch on CUDA, torchvision's loop on the host."""
+"""Greedy non-maximum suppression within groups of boxes."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import partial
-from itertools import pairwise
-from types import ModuleType
-
 import numpy as np
-import torch
-from torchvision.ops import nms
 
-from pipeline.runtime.optional_kernels import SelfCheck, if_checked
-from pipeline.types import FloatArray
-
-
-@if_checked
-def load_kernel() -> tuple[ModuleType, SelfCheck]:
-    """The suppression for CUDA."""
-    from pipeline.extraction.detection import suppression_kernel
-
-    return suppression_kernel, partial(suppression_kernel.self_check, by_torch=on_host)
+from pipeline.runtime.arrays import Array, float_bits, like, module_of, stable_order
 
 
 def suppress(
-    boxes: torch.Tensor, scores: torch.Tensor, groups: torch.Tensor, count: int, limit: float, of_smaller: bool = False
-) -> tuple[torch.Tensor, torch.Tensor]:
+    boxes: Array, scores: Array, groups: Array, count: int, limit: float, of_smaller: bool = False
+) -> tuple[Array, Array]:
     """Which boxes stay when each, from the highest score on, drops those of its group that overlap it by > `limit`.
 
     boxes [n, 4] float32 xyxy, scores [n] float32 >= 0, groups [n] int64: an image, or an image's level. Boxes of group
@@ -35,44 +19,20 @@ def suppress(
     """
     keys, order = by_group(scores, groups)
     boxes = boxes[order]
-    starts = torch.searchsorted(keys, torch.arange(count + 1, device=keys.device) << 32)
-    kernel = load_kernel(boxes.device)
-    return order, (on_host if kernel is None else kernel.greedy)(boxes, starts, limit, of_smaller)
+    starts = module_of(keys).searchsorted(keys, like(keys, np.arange(count + 1, dtype=np.int64) << 32))
+    if isinstance(boxes, np.ndarray):
+        from pipeline.extraction.detection import suppression_loop
+
+        return order, suppression_loop.greedy(boxes, starts, limit, of_smaller)
+    from pipeline.extraction.detection import torch_nms
+
+    return order, torch_nms.greedy(boxes, starts, limit, of_smaller)
 
 
-def by_group(scores: torch.Tensor, groups: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def by_group(scores: Array, groups: Array) -> tuple[Array, Array]:
     """Positions in order of group, falling score and position, [n] int64, and before them the keys that have this
     order: those of group g begin at g << 32. Scores are >= 0."""
     # The bits of floats >= 0 are in the order of the floats, so one key sorts by both.
-    keys, order = ((groups + 1 << 32) - 1 - scores.view(torch.int32)).sort(stable=True)
-    return keys, order
-
-
-def on_host(boxes: torch.Tensor, starts: torch.Tensor, limit: float, of_smaller: bool) -> torch.Tensor:
-    """Which boxes [n, 4] stay, bool [n], each group after the other. Groups have falling scores; they begin at `starts`
-    [g + 1] int64, and the last ends at the last of it."""
-    host, bounds = boxes.cpu(), starts.tolist()
-    falling = torch.arange(len(host), 0, -1, dtype=torch.float32)
-    kept = [torch.zeros(0, dtype=torch.int64)]
-    for start, end in pairwise(bounds):
-        if of_smaller:
-            stay = torch.tensor(_of_smaller(host[start:end].numpy(), limit), dtype=torch.int64)
-        else:
-            stay = nms(host[start:end], falling[start:end], limit)
-        kept.append(stay + start)
-    mask = torch.zeros(len(host), dtype=torch.bool)
-    mask[torch.cat(kept)] = True
-    return mask.to(boxes.device)
-
-
-def _of_smaller(boxes: FloatArray, share: float) -> Sequence[int]:
-    """The boxes that stay of one group, in falling score."""
-    low, high = boxes[:, :2], boxes[:, 2:]
-    area = (high - low + 1).clip(0).prod(1)
-    kept, left = [], np.arange(len(boxes))
-    while len(left):
-        best, left = left[0], left[1:]
-        overlap = (np.minimum(high[best], high[left]) - np.maximum(low[best], low[left]) + 1).clip(0).prod(1)
-        left = left[overlap <= share * np.minimum(area[best], area[left])]
-        kept.append(best)
-    return kept
+    keys = (groups + 1 << 32) - 1 - float_bits(scores)
+    order = stable_order(keys)
+    return keys[order], order

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Final, cast
+from typing import Final
 
 import numpy as np
-import torch
-from torch import nn
 
 from pipeline.types import FloatArray
 
 OUTPUTS: Final = 4  # output channels at a time
 
 
-def packed_layer(convolution: nn.Conv2d, activation: nn.PReLU) -> FloatArray:
+def packed_layer(weight: FloatArray, bias: FloatArray, slope: FloatArray) -> FloatArray:
     """A convolution of 3 x 3 or 2 x 2 and its PReLU: [o / 4, 8 + 4 * c * k * 4] float32, o padded to a multiple of 4.
 
     For each 4 output channels the biases and the slopes, then the weights of Winograd's four products of rows (see
     `row_convolutions`), each by input channel and column. A convolution of two rows gets a third row of zeros.
     """
-    parameters = (convolution.weight, cast(torch.Tensor, convolution.bias), activation.weight)
-    weights, bias, slope = (p.detach().numpy().astype(np.float64) for p in parameters)
+    weights = weight.astype(np.float64)
     outputs, channels, rows, columns = weights.shape
     missing = -outputs % OUTPUTS
     padded = np.pad(weights, [(0, missing), (0, 0), (0, 3 - rows), (0, 0)])

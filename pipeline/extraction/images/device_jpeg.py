@@ -10,17 +10,19 @@ import logging
 import os
 import threading
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-import torch
 
 from pipeline.config import DEVICE, FAST, DecodeSettings, RunSettings
 from pipeline.errors import BadValue, ImageRejected
 from pipeline.extraction.images.decode import ARRAY_TURNS, decode_image
-from pipeline.runtime.device import finish, on_cuda, raise_if_failed
+from pipeline.runtime.device import finish, is_cuda, on_cuda, raise_if_failed
 from pipeline.runtime.threads import over_threads, threads_here
 from pipeline.types import DecodedImage, DeviceImage, EncodedImage
+
+if TYPE_CHECKING:
+    import torch
 
 _MANY: Final = 8  # if so many images all fail, the device is the reason, not the images
 _log: Final = logging.getLogger(__name__)
@@ -52,13 +54,15 @@ class JpegLibrary:
         self._decoder: Any = None
         self._lock = threading.Lock()  # calls of one decoder at the same time break it
 
-    def __call__(self, files: Sequence[bytes], device: torch.device) -> list[torch.Tensor | None]:
+    def __call__(self, files: Sequence[bytes], device: str) -> list[torch.Tensor | None]:
         """[H, W, 3] uint8 RGB each, as stored (no EXIF turn), None for a file that it refuses.
 
         The work is in the order of this thread's stream. `finish` it before the tensors go: their memory is the
         library's, which may not wait for what reads it. Raises BadValue, and RuntimeError where the library fails.
         """
-        library, cuda = load_nvimgcodec(), device.type == "cuda"
+        import torch
+
+        library, cuda = load_nvimgcodec(), is_cuda(device)
         as_stored = library.DecodeParams(apply_exif_orientation=False)
         stream = torch.cuda.current_stream(device).cuda_stream if cuda else 0
         streams = [library.CodeStream(data) for data in files]
@@ -69,10 +73,11 @@ class JpegLibrary:
         arrays = images if cuda else [None if image is None else np.asarray(image) for image in images]
         return [None if array is None else torch.as_tensor(array, device=device) for array in arrays]
 
-    def _decoder_for(self, device: torch.device, library: Any) -> Any:
+    def _decoder_for(self, device: str, library: Any) -> Any:
         where, kinds = library.NVIMGCODEC_DEVICE_CPU_ONLY, [library.CPU_ONLY]
-        if device.type == "cuda":  # without the library's CPU decoders: they take files that ours refuses
-            where, kinds = device.index, [library.HW_GPU_ONLY, library.GPU_ONLY, library.HYBRID_CPU_GPU]
+        if is_cuda(device):  # without the library's CPU decoders: they take files that ours refuses
+            where = int(device.partition(":")[2] or 0)
+            kinds = [library.HW_GPU_ONLY, library.GPU_ONLY, library.HYBRID_CPU_GPU]
         return library.Decoder(where, threads_here(), [library.Backend(kind) for kind in kinds], self._options)
 
 
@@ -85,7 +90,7 @@ class DeviceDecoder:
         self._works = True  # until the device fails at a whole batch
 
     def __call__(
-        self, images: Sequence[DecodedImage | EncodedImage], device: torch.device
+        self, images: Sequence[DecodedImage | EncodedImage], device: str
     ) -> list[DecodedImage | DeviceImage | ImageRejected]:
         """The images in their order: decoded on `device`, else on the CPU, else the reason for their rejection.
 
@@ -98,7 +103,7 @@ class DeviceDecoder:
         decoded = (next(by_cpu) if image is None else image for image in by_device)
         return [next(decoded) if isinstance(image, EncodedImage) else image for image in images]
 
-    def _on_device(self, images: Sequence[EncodedImage], device: torch.device) -> list[DeviceImage | None]:
+    def _on_device(self, images: Sequence[EncodedImage], device: str) -> list[DeviceImage | None]:
         """None for each image that the device cannot decode."""
         pixels: list[DeviceImage | None] = [None] * len(images)
         problem = "it refuses them all"
@@ -109,6 +114,8 @@ class DeviceDecoder:
             except RuntimeError as exc:  # out of memory, too
                 raise_if_failed(exc)
                 problem = str(exc).split("\n", 1)[0]  # keeping the exception would keep the batch's memory
+            import torch
+
             finish(device)  # an error that lost the device comes again, in words that are known
             torch.cuda.empty_cache()  # the library cannot have what torch keeps of freed memory
         if len(images) >= _MANY and not any(pixels):
@@ -116,7 +123,7 @@ class DeviceDecoder:
             _log.warning("nvImageCodec decodes no JPEG file on %s (%s): from here on the CPU does it", device, problem)
         return pixels
 
-    def _copied(self, images: Sequence[EncodedImage], device: torch.device) -> list[DeviceImage | None]:
+    def _copied(self, images: Sequence[EncodedImage], device: str) -> list[DeviceImage | None]:
         """What the library decoded, in torch's memory. By itself, so that a failed attempt keeps nothing."""
         stored = self._library([image.data for image in images], device)
         pairs = zip(images, stored, strict=True)

@@ -17,7 +17,7 @@ import triton
 import triton.language as tl
 
 if TYPE_CHECKING:
-    from pipeline.extraction.images.batch import ImageBatch
+    from pipeline.extraction.images.torch_batch import TorchBatch
     from pipeline.types import ByteArray
 
 # Of a program: output pixels, and rows and columns of each one's source pixels at a time. Not measured on a GPU yet.
@@ -39,7 +39,7 @@ def area_edges(first, place, length, size):
 
 @triton.jit
 def window_edges(place, length, size):
-    """The window of `ImageBatch.smooth_crops` around output pixel `place`, from its first to its last edge. Counted in
+    """The window of `TorchBatch.smooth_crops` around output pixel `place`, from its first to its last edge. Counted in
     2 * size parts of a source pixel, both are whole numbers."""
     centre, half = (2 * place + 1) * length, tl.maximum(length, size)
     return tl.maximum(centre - half, 0), tl.minimum(centre + half, 2 * size * length)
@@ -107,8 +107,8 @@ def _cut(
     tl.store(at + 2 * size * size, blue, mask=wanted)
 
 
-def crops(batch: ImageBatch, image: torch.Tensor, boxes: torch.Tensor, size: int, *, smooth: bool) -> torch.Tensor:
-    """See `ImageBatch.area_crops` or, if `smooth`, `ImageBatch.smooth_crops`."""
+def crops(batch: TorchBatch, image: torch.Tensor, boxes: torch.Tensor, size: int, *, smooth: bool) -> torch.Tensor:
+    """See `TorchBatch.area_crops` or, if `smooth`, `TorchBatch.smooth_crops`."""
     out = torch.empty((len(image), 3, size, size), device=batch.device)
     where = (batch.pixels, batch.bases, batch.sizes, image.contiguous(), boxes.contiguous(), out)
     with torch.cuda.device_of(out):
@@ -116,7 +116,7 @@ def crops(batch: ImageBatch, image: torch.Tensor, boxes: torch.Tensor, size: int
     return out
 
 
-def self_check(device: torch.device, batch_of: type[ImageBatch]) -> str | None:
+def self_check(device: torch.device, batch_of: type[TorchBatch]) -> str | None:
     """In what crops of small pictures differ from those that torch cuts on the CPU, or None."""
     pictures = sample_pictures()
     here, there = batch_of(pictures, device), batch_of(pictures)

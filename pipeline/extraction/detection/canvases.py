@@ -1,0 +1,205 @@
+"""P-Net in torch over canvases of one shape, which hold the pyramids of a batch.
+
+P-Net runs once per few canvases, whatever the number of images and scales, and every call has the same shape: constant
+memory, and fit for graph capture. A level larger than a canvas is cut into tiles that overlap by what P-Net needs, so
+that every cell comes exactly once.
+
+A batch has hundreds of tiles. On CUDA one launch paints those of a call (`canvas_kernel`); `paint_by_torch` copies one
+after the other, which takes longer to launch than to do there.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Final, NamedTuple
+
+import numpy as np
+import torch
+from torch import nn
+
+from pipeline.extraction.detection.pyramid import CELL, STRIDE, Cells, Level
+from pipeline.extraction.images.torch_batch import TorchBatch
+from pipeline.runtime.device import prefers_few_shapes
+from pipeline.runtime.optional_kernels import SelfCheck, if_checked
+from pipeline.runtime.stage_times import CallCounts
+
+OVERLAP = CELL - STRIDE
+CANVAS_SIDE = 512
+# By type of device; where few shapes are preferred, the last call has empty canvases. CUDA's is not measured but
+# bounded by memory (some 30 MB a canvas).
+CANVASES_PER_CALL: Final = {"cpu": 4, "cuda": 16}
+
+
+def normalise(pixels: torch.Tensor) -> torch.Tensor:
+    """[0, 255] -> about [-1, 1], the range that the networks were trained on."""
+    return (pixels - 127.5) * 0.0078125
+
+
+@if_checked
+def load_painter() -> tuple[ModuleType, SelfCheck]:
+    """The kernel that paints canvases on CUDA."""
+    from pipeline.extraction.detection import canvas_kernel
+
+    return canvas_kernel, canvas_kernel.self_check
+
+
+def canvas_cells(
+    pnet: nn.Module, batch: TorchBatch, pyramids: Sequence[Sequence[Level]], threshold: float, counts: CallCounts
+) -> Cells:
+    """The cells of all levels with a probability of a face of at least `threshold`. Runs `pnet`, a
+    `networks.CanvasPNet`, on `CANVASES_PER_CALL` canvases at a time."""
+    packing = pack(pyramids, CANVAS_SIDE)
+    tiles = TileTable(packing, batch.device)
+    cells = []
+    for first, canvases in _painted(batch, packing, tiles):
+        cells.append((canvases.cells, *pnet(canvases.pixels, canvases.inside, canvases.pooled_inside)))
+        counts.add(min(len(canvases.cells), packing.canvases - first))
+    if not cells:
+        empty, floats = tiles.table[:, 0], tiles.scale
+        return Cells(empty, empty, floats, empty, empty, floats, floats.new_zeros((0, 4)))
+    tile, probability, regression = (torch.cat(column) for column in zip(*cells, strict=True))
+    canvas, y, x = ((probability >= threshold) & (tile >= 0)).nonzero().unbind(1)  # the only wait
+    tile = tile[canvas, y, x]
+    image, level, row, column = tiles.places(tile, y, x)
+    found = probability[canvas, y, x], regression[canvas, :, y, x]
+    return Cells(image, level, tiles.scale[tile], column, row, *found)
+
+
+def _painted(batch: TorchBatch, packing: Packing, tiles: TileTable) -> Iterator[tuple[int, Canvases]]:
+    """The canvases of each call, and the number of the first."""
+    step, count = CANVASES_PER_CALL[batch.device.type], packing.canvases
+    if prefers_few_shapes(batch.device.type):
+        count += -count % step
+    starts = range(0, count, step)
+    if kernel := load_painter(batch.device):
+        return ((start, kernel.paint(batch, tiles, start, min(start + step, count))) for start in starts)
+    painted = paint_by_torch(batch, packing, count)
+    return ((start, painted[start : start + step]) for start in starts)
+
+
+class Tile(NamedTuple):
+    """A rectangle of one level of one image, and its place on a canvas."""
+
+    image: int
+    level: int
+    y: int  # in the level
+    x: int
+    height: int
+    width: int
+    canvas: int = -1
+    canvas_y: int = 0
+    canvas_x: int = 0
+
+
+@dataclass(frozen=True)
+class Packing:
+    """The place of every tile on `canvases` canvases of side x side; the tiles are in the order of their canvas."""
+
+    pyramids: Sequence[Sequence[Level]]
+    tiles: list[Tile]
+    side: int
+    canvases: int
+
+
+def pack(pyramids: Sequence[Sequence[Level]], side: int) -> Packing:
+    """Packs the levels of all images into canvases of side x side (`side` even)."""
+    tiles = [
+        Tile(image, k, y, x, height, width)
+        for image, levels in enumerate(pyramids)
+        for k, level in enumerate(levels)
+        for y, height in _spans(level.height, side)
+        for x, width in _spans(level.width, side)
+    ]
+    placed, canvases = _place(tiles, side)
+    return Packing(pyramids, placed, side, canvases)
+
+
+def _spans(length: int, side: int) -> list[tuple[int, int]]:
+    """(start, length) of the pieces of one axis. A piece under 11 pixels would hold no cell."""
+    step = side - OVERLAP
+    return [(start, min(side, length - start)) for start in range(0, max(length - OVERLAP, 1), step)]
+
+
+def _place(tiles: Sequence[Tile], side: int) -> tuple[list[Tile], int]:
+    """Shelf packing at even positions: tiles from tall to low, side by side on shelves, shelves from the top down."""
+    placed: list[Tile] = []
+    canvas, shelf_y, shelf_height, x = 0, 0, 0, 0
+    for tile in sorted(tiles, key=lambda t: (-t.height, -t.width)):
+        height, width = tile.height + tile.height % 2, tile.width + tile.width % 2
+        if x + width > side:
+            shelf_y, x, shelf_height = shelf_y + shelf_height, 0, 0
+        if shelf_y + height > side:
+            canvas, shelf_y, x, shelf_height = canvas + 1, 0, 0, 0
+        shelf_height = max(shelf_height, height)
+        placed.append(tile._replace(canvas=canvas, canvas_y=shelf_y, canvas_x=x))
+        x += width
+    return placed, canvas + 1 if placed else 0
+
+
+class TileTable:
+    """The tiles of a packing on a device."""
+
+    def __init__(self, packing: Packing, device: torch.device) -> None:
+        levels = [packing.pyramids[tile.image][tile.level] for tile in packing.tiles]
+        rows = [(*tile, level.height, level.width) for tile, level in zip(packing.tiles, levels, strict=True)]
+        # [t, 11] int64: the fields of `Tile`, and its level's height and width.
+        table = torch.from_numpy(np.array(rows, dtype=np.int64).reshape(-1, 11))
+        self.table = table.to(device, non_blocking=True)
+        scales = np.array([level.scale for level in levels], dtype=np.float32)
+        self.scale = torch.from_numpy(scales).to(device, non_blocking=True)  # [t]
+        # On the host: the tiles' canvases in ascending order, and their pixels.
+        self.canvases = [tile.canvas for tile in packing.tiles]
+        self.areas = [tile.height * tile.width for tile in packing.tiles]
+        self.side = packing.side
+
+    def places(self, tile: torch.Tensor, row: torch.Tensor, column: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Image, level, and row and column there, of the cells of these tiles at these places on their canvases; [n]
+        int64 each."""
+        image, level, y, x, _, _, _, canvas_y, canvas_x, _, _ = self.table[tile].unbind(1)
+        return image, level, row + (y - canvas_y) // 2, column + (x - canvas_x) // 2
+
+
+@dataclass(frozen=True)
+class Canvases:
+    """P canvases of side S, and what `networks.CanvasPNet` has to know of them."""
+
+    pixels: torch.Tensor  # [P, 3, S, S] float32, normalised, 0 between the tiles
+    # bool: which outputs of the first convolution and of the pooling depend on one tile alone.
+    inside: torch.Tensor  # [P, 1, S - 2, S - 2]
+    pooled_inside: torch.Tensor  # [P, 1, S / 2 - 1, S / 2 - 1]
+    cells: torch.Tensor  # [P, S / 2 - 5, S / 2 - 5] int64: the tile of each cell of the network's output, -1 for none
+
+    @classmethod
+    def empty(cls, count: int, side: int, device: torch.device) -> Canvases:
+        return cls(
+            torch.zeros((count, 3, side, side), device=device),
+            torch.zeros((count, 1, side - 2, side - 2), dtype=torch.bool, device=device),
+            torch.zeros((count, 1, side // 2 - 1, side // 2 - 1), dtype=torch.bool, device=device),
+            torch.full((count, side // 2 - 5, side // 2 - 5), -1, device=device),
+        )
+
+    def __getitem__(self, part: slice) -> Canvases:
+        return Canvases(self.pixels[part], self.inside[part], self.pooled_inside[part], self.cells[part])
+
+
+def paint_by_torch(batch: TorchBatch, packing: Packing, count: int) -> Canvases:
+    """The packing's canvases and empty ones, `count` in all, tile by tile."""
+    canvases = Canvases.empty(count, packing.side, batch.device)
+    numbers = defaultdict(list)
+    for number, tile in enumerate(packing.tiles):
+        numbers[tile.image, tile.level].append(number)
+    for (image, k), members in numbers.items():
+        level = packing.pyramids[image][k]
+        pixels = normalise(batch.area_resized(image, (level.height, level.width)))
+        for number in members:
+            _, _, y, x, height, width, canvas, top, left = packing.tiles[number]
+            tile_pixels = pixels[:, y : y + height, x : x + width]
+            canvases.pixels[canvas, :, top : top + height, left : left + width] = tile_pixels
+            canvases.inside[canvas, 0, top : top + height - 2, left : left + width - 2] = True
+            top, left, rows, columns = top // 2, left // 2, (height - 1) // 2, (width - 1) // 2
+            canvases.pooled_inside[canvas, 0, top : top + rows, left : left + columns] = True
+            canvases.cells[canvas, top : top + rows - 4, left : left + columns - 4] = number
+    return canvases
