@@ -12,8 +12,9 @@ from torch import nn
 from torch.nn import functional
 
 from pipeline.config import FLOAT32
-from pipeline.models.backend import OpenVino, OpenVinoNetwork, TorchSource, backend_of, load_openvino
+from pipeline.models.backend import TorchSource, backend_of, load_openvino
 from pipeline.models.load import load_torch_network
+from pipeline.models.networks.openvino import OpenVino, OpenVinoNetwork
 from pipeline.models.registry import WeightSet
 from pipeline.models.weights import ResolvedWeights, load_centre
 from pipeline.runtime.device import padded
@@ -35,7 +36,7 @@ class Embedder:
     def __init__(
         self,
         weights: WeightSet,
-        network: nn.Module,
+        network: nn.Module | OpenVinoNetwork,
         device: torch.device,
         centre: FloatArray | None = None,
         dtype: torch.dtype = torch.float32,
@@ -49,7 +50,7 @@ class Embedder:
         self.counts = CallCounts()
         self._preprocessing = weights.preprocessing
         self._dtype = dtype
-        self._network = network.to(device, dtype)
+        self._network = network if isinstance(network, OpenVinoNetwork) else network.to(device, dtype)
         # torch's networks are channels_last; OpenVINO arranges the channels itself.
         self._layout = torch.contiguous_format if isinstance(network, OpenVinoNetwork) else torch.channels_last
         self._centre = None if centre is None else torch.from_numpy(centre).to(device)
@@ -75,7 +76,11 @@ class Embedder:
         self.counts.add(len(crops))
         pixels = crops.to(self.device, torch.float32, memory_format=self._layout)
         scaled = pixels.sub(self._preprocessing.mean).mul_(self._preprocessing.scale)
-        embeddings = self._network(padded(scaled.to(self._dtype)))[: len(crops)]
+        inputs = padded(scaled.to(self._dtype))
+        if isinstance(self._network, OpenVinoNetwork):
+            embeddings = torch.from_numpy(self._network(inputs.numpy()))[: len(crops)]
+        else:
+            embeddings = self._network(inputs)[: len(crops)]
         normed = functional.normalize(embeddings.float(), dim=1)
         return normed if self._centre is None else functional.normalize(normed - self._centre, dim=1)
 

@@ -170,7 +170,7 @@ def _speed(settings: Settings, weights: WeightSet) -> Finding:
     try:
         device = resolve_device(settings.run.device)
         cache = cache_folder(settings.model.cache)
-        runtime = choose_backend(settings.run.backend, device, cache, threads=1)
+        runtime = choose_backend(settings.run.backend, str(device), cache, threads=1)
     except FacepipeError as exc:
         return Finding("speed", FAIL, str(exc), 'pip install "facepipe[fast]", or leave run.backend at auto')
     missing = [package for package in _SPEED if not _can_import(package)]
@@ -184,7 +184,7 @@ def _speed(settings: Settings, weights: WeightSet) -> Finding:
 
 
 def _can_import(package: str) -> bool:
-    from pipeline.models.backend import openvino_version
+    from pipeline.models.networks.openvino import openvino_version
 
     try:
         # OpenVINO is only ever imported in the way that keeps it from calling its makers.

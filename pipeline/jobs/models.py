@@ -46,10 +46,10 @@ def load_extractor(
         if stored != value:
             raise StoreMismatch(path=path, key=f"preprocessing.{key}", stored=stored, given=value)
     threads_each = network_threads or threads
-    runtime = choose_backend(settings.run.backend, device, cache, threads_each, calls=max(1, threads // threads_each))
+    runtime = choose_backend(settings.run.backend, str(device), cache, threads_each, max(1, threads // threads_each))
     with device_errors():
         detector = MtcnnDetector(load_networks(detector_files(), device), settings.detect)
-        precision = fast_precision(settings.run.precision, device, runtime) if settings.run.mode == FAST else None
+        precision = fast_precision(settings.run.precision, str(device), runtime) if settings.run.mode == FAST else None
         embedder = load_embedder(resolved, device, centred=settings.embed.centre, runtime=runtime, precision=precision)
         if settings.run.tf32:
             embedder.backend += " with TF32"
