@@ -56,11 +56,9 @@ def _state(row: WeightSet, cache: Path) -> str:
 
     from pipeline.models.weights import cached_file
 
-    if row.kind == "embedder" and cached_file(row, cache).exists():
+    if cached_file(row, cache).exists():
         return "ready"
-    if row.package is None or find_spec(row.package) is None:
-        return "absent"
-    return "ready" if row.kind == "detector" else "installed"
+    return "installed" if row.package and find_spec(row.package) else "absent"
 
 
 @models.command()

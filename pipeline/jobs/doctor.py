@@ -53,7 +53,7 @@ def examine(settings: Settings, store: Path | None) -> list[Finding]:
     if findings[-1].level != FAIL:
         device = _device(settings)
         weights, weight_set = _weights(settings, store_weights)
-        findings += [device, weights, _detector()]
+        findings += [device, weights, _detector(settings)]
         if device.level != FAIL:
             findings.append(_speed(settings, weight_set))
     findings += [_cache(settings), _formats(), disk_space(_existing(store or Path.cwd()))]
@@ -149,16 +149,16 @@ def _weights_cure(row: WeightSet) -> str:
     return f"facepipe models fetch {row.name}"
 
 
-def _detector() -> Finding:
-    from pipeline.models.weights import detector_files
+def _detector(settings: Settings) -> Finding:
+    from pipeline.models.files.cache import cache_folder
+    from pipeline.models.registry import DETECTOR, weight_set
+    from pipeline.models.weights import verify
 
     try:
-        files = detector_files()
+        files = verify(DETECTOR, cache_folder(settings.model.cache))
     except FacepipeError as exc:
-        return Finding(
-            "detector", FAIL, str(exc), 'pip install --force-reinstall --no-deps "facenet-pytorch>=2.5.3,<2.6"'
-        )
-    return Finding("detector", OK, f"{', '.join(sorted(files))}, verified")
+        return Finding("detector", FAIL, str(exc), _weights_cure(weight_set(DETECTOR)))
+    return Finding("detector", OK, f"{', '.join(sorted(file.name for file in files))}, verified")
 
 
 def _speed(settings: Settings, weights: WeightSet) -> Finding:
@@ -170,7 +170,7 @@ def _speed(settings: Settings, weights: WeightSet) -> Finding:
     try:
         device = resolve_device(settings.run.device)
         cache = cache_folder(settings.model.cache)
-        runtime = choose_backend(settings.run.backend, device, cache, threads=1)
+        runtime = choose_backend(settings.run.backend, str(device), cache, threads=1)
     except FacepipeError as exc:
         return Finding("speed", FAIL, str(exc), 'pip install "facepipe[fast]", or leave run.backend at auto')
     missing = [package for package in _SPEED if not _can_import(package)]
@@ -184,7 +184,7 @@ def _speed(settings: Settings, weights: WeightSet) -> Finding:
 
 
 def _can_import(package: str) -> bool:
-    from pipeline.models.backend import openvino_version
+    from pipeline.models.networks.openvino import openvino_version
 
     try:
         # OpenVINO is only ever imported in the way that keeps it from calling its makers.

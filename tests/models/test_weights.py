@@ -14,25 +14,30 @@ import threading
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
 from pipeline.config import CONTRACT_FMR, CONTRACT_THRESHOLD
 from pipeline.errors import CacheUnwritable, UnknownWeights, WeightsCorrupt, WeightsMissing
 from pipeline.extraction.align import FIVE_POINT_SIZE
 from pipeline.extraction.extractor import BOX_CROP_PX
 from pipeline.models.architectures import ARCHITECTURES
+from pipeline.models.fetch import fetch
 from pipeline.models.files.cache import cache_folder, exclusive
 from pipeline.models.files.converted import is_current, read_converted
 from pipeline.models.registry import REGISTRY, WeightSet, weight_set
 from pipeline.models.weights import (
     acceptance_file,
     cached_file,
+    detector_arrays,
+    detector_files,
     package_files,
     resolve,
     verify,
 )
 
-CASIA, VGG = weight_set("casia-webface"), weight_set("vggface2")
+CASIA, VGG, DETECTOR = weight_set("casia-webface"), weight_set("vggface2"), weight_set("detector")
 
 
 @pytest.mark.parametrize("row", REGISTRY.values(), ids=REGISTRY)
@@ -294,3 +299,62 @@ def test_a_file_that_cannot_be_read_is_missing(cache: Path, tmp_path: Path, what
         file.mkdir()
     with pytest.raises(WeightsMissing, match=re.escape(str(file))):
         resolve("auto", file, cache)
+
+
+# The detector.
+
+
+def check_arrays(cache: Path) -> None:
+    """What `detector_arrays` gives is what the published files hold, bit for bit."""
+    arrays = detector_arrays(cache)
+    assert sorted(arrays) == ["onet", "pnet", "rnet"]
+    for name, path in detector_files().items():
+        state = torch.load(path, weights_only=True)
+        found = arrays[name.removesuffix(".pt")]
+        assert found.keys() == state.keys()
+        for tensor in state:
+            assert found[tensor].dtype == np.float32
+            np.testing.assert_array_equal(found[tensor], state[tensor].numpy())
+
+
+def test_the_detectors_weights_are_converted_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    check_arrays(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["detector.lock", "detector.safetensors"]
+    monkeypatch.setattr("pipeline.models.weights.exclusive", lambda *_: pytest.fail("it wanted to write"))
+    check_arrays(tmp_path)
+
+
+def test_without_a_cache_the_detectors_weights_are_converted_in_memory(tmp_path: Path) -> None:
+    (tmp_path / "cache").write_text("a file, not a folder")
+    check_arrays(tmp_path / "cache")
+
+
+def test_detector_weights_of_other_files_are_replaced(tmp_path: Path) -> None:
+    path = cached_file(DETECTOR, tmp_path)
+    detector_arrays(tmp_path)
+    path.write_bytes(path.read_bytes().replace(DETECTOR.sha256.encode(), b"ab" * 32))
+    check_arrays(tmp_path)
+    assert is_current(path, DETECTOR.sha256)
+
+
+@pytest.mark.parametrize("damage", ["flipped", "cut", "empty"])
+def test_damaged_detector_weights_are_refused_until_they_are_fetched(tmp_path: Path, damage: str) -> None:
+    path = cached_file(DETECTOR, tmp_path)
+    detector_arrays(tmp_path)
+    whole = path.read_bytes()
+    path.write_bytes({"flipped": whole[:-1] + bytes([whole[-1] ^ 1]), "cut": whole[:-1], "empty": b""}[damage])
+    for use in (lambda: detector_arrays(tmp_path), lambda: verify("detector", tmp_path)):
+        with pytest.raises(WeightsCorrupt, match="facepipe models fetch detector"):
+            use()
+    assert fetch(DETECTOR, tmp_path) == [path]
+    check_arrays(tmp_path)
+    assert verify("detector", tmp_path) == [*detector_files().values(), path]
+
+
+def test_a_damaged_file_of_the_detectors_package_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = [Path(shutil.copy(path, tmp_path)) for path in detector_files().values()]
+    monkeypatch.setattr("pipeline.models.weights.package_files", lambda _: files)
+    files[1].write_bytes(files[1].read_bytes()[:-1])
+    with pytest.raises(WeightsCorrupt, match=r"rnet\.pt.*facenet-pytorch"):
+        detector_arrays(tmp_path / "cache")
+    assert not cached_file(DETECTOR, tmp_path / "cache").exists()

@@ -140,14 +140,14 @@ def test_the_precision_reaches_the_embedder(
     identity = make_identity(settings_with(weights_cache, mode="fast"))
     settings = settings_of_store(settings_with(weights_cache, precision=precision), identity, tmp_path)
     assert settings.output_hash() == identity.output_hash
-    runtime = choose_backend("auto", CPU, weights_cache, 1)
+    runtime = choose_backend("auto", "cpu", weights_cache, 1)
     if precision == "bfloat16" and runtime is None:
         with pytest.raises(BadValue, match="needs OpenVINO"):
             load_extractor(settings, identity, tmp_path)
         return
     embedder = load_extractor(settings, identity, tmp_path).embedder
     exact = load_embedder(resolve(CASIA_WEBFACE, None, weights_cache), CPU, centred=True, runtime=runtime)
-    expected = fast_precision(precision, CPU, runtime)
+    expected = fast_precision(precision, "cpu", runtime)
     assert embedder.backend in {f"{exact.backend} in {used}" for used in (expected, "float32")}
     assert cosine_similarity(exact(crops), embedder(crops)).min() > 0.998
     if precision == "float32":

@@ -1,1 +1,1 @@
-"""The embedding networks in torch."""
+"""The embedding networks: in torch, and converted in OpenVINO."""
