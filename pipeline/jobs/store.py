@@ -300,10 +300,19 @@ class Store(RunFiles):
     # People
 
     @verb
-    def people(self, account_id: int, directory: str, who: Sequence[str] | None = None, *, counted: bool) -> pa.Table:
-        """The records of a directory by age, or those of the merged sets in which one of `who` may be meant: what each
-        is found by, or, `counted`, all that is told of it."""
-        return self.local.ask(people.people if counted else people.person_records, account_id, directory, who)
+    def people(
+        self,
+        account_id: int,
+        directory: str,
+        who: Sequence[str] | None = None,
+        page: tuple[int, int] = people.EVERYBODY,
+        *,
+        counted: bool,
+    ) -> pa.Table:
+        """The records of a directory by age, those of the merged sets in which one of `who` may be meant, or those of a
+        `page` (after, limit): what each is found by, or, `counted`, all that is told of it."""
+        told = people.people if counted else people.person_records
+        return self.local.ask(told, account_id, directory, who, page)
 
     @verb
     def faces_of(self, person_ids: Sequence[str]) -> pa.Table:
