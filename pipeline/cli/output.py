@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import logging
 import math
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NoReturn, TextIO, TypeVar
 
 import click
@@ -51,15 +53,40 @@ def output_options(function: Command) -> Command:
 
 
 def emit(report: Mapping[str, Any], lines: Iterable[str], as_json: bool) -> None:
-    """Prints `report` as JSON, or `lines` as text, on standard output, and flushes it.
+    """Prints `report` as JSON, or `lines` as text, on standard output. Raises as `write_out`."""
+    write_out([f"{dumps(report)}\n"] if as_json else (f"{printable(line)}\n" for line in lines))
+
+
+def json_list(key: str, rows: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    """`dumps({key: rows})` in parts, while the rows are read: none before the first row is there."""
+    before = start = f'{{"{key}": ['
+    for row in rows:
+        yield before + dumps(row)
+        before = ", "
+    yield (start if before is start else "") + "]}\n"
+
+
+def csv_lines(rows: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    """The rows as CSV, while they are read, after a line with the keys of the first."""
+    line = io.StringIO()
+    writer = csv.writer(line, lineterminator="\n")
+    for number, row in enumerate(rows):
+        writer.writerows([row.values()] if number else [row.keys(), row.values()])
+        yield "\n".join(map(printable, line.getvalue().split("\n")))
+        line.seek(0)
+        line.truncate()
+
+
+def write_out(parts: Iterable[str]) -> None:
+    """Writes these on standard output as they come, and flushes it.
 
     Raises OutputUnwritable where it is closed or its disk is full, BrokenPipeError where its reader went away.
     """
     if sys.stdout is None:
         raise OutputUnwritable(detail="it is closed")
     try:
-        for line in [dumps(report)] if as_json else map(printable, lines):
-            click.echo(line)
+        for part in parts:
+            sys.stdout.write(part)
         # Here, where a failure can still be reported, and not at the interpreter's end.
         sys.stdout.flush()
     except BrokenPipeError:

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import csv
 import functools
-import io
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from pipeline.cli.flags import PATH, account_option, directory_option, settings_options, store_option
 from pipeline.cli.groups import CommandGroup
-from pipeline.cli.output import emit, output_options, printable
+from pipeline.cli.output import csv_lines, emit, json_list, output_options, printable, write_out
 from pipeline.cli.run import EXIT_REJECTED_INPUTS
 from pipeline.config import Settings
 from pipeline.errors import UsageError
@@ -25,6 +23,7 @@ if TYPE_CHECKING:
     from pipeline.store import CorrectionAnswer
 
 Opener = Callable[[], Any]
+T = TypeVar("T")
 SHOWN = 20  # faces or persons
 
 
@@ -69,31 +68,44 @@ def opened_people(
         yield People(opened, account, directory)
 
 
-def _emit_rows(key: str, rows: Sequence[Mapping[str, Any]], lines: Iterable[str], as_json: bool, as_csv: bool) -> None:
+def _emit_rows(
+    key: str,
+    rows: Iterable[T],
+    row_of: Callable[[T], Mapping[str, Any]],
+    line_of: Callable[[T], str],
+    as_json: bool,
+    as_csv: bool,
+) -> None:
+    """Prints the rows as they come."""
     if as_csv and as_json:
         raise UsageError(message="Give --csv or --json, not both.")
     if as_csv:
-        text = io.StringIO()
-        writer = csv.DictWriter(text, list(rows[0]) if rows else [], lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-        lines = text.getvalue().splitlines()
-    emit({key: rows}, lines, as_json)
+        write_out(csv_lines(map(row_of, rows)))
+    elif as_json:
+        write_out(json_list(key, map(row_of, rows)))
+    else:
+        emit({}, map(line_of, rows), as_json)
 
 
 @people.command("list")
+@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="List at most N people.")
+@click.option("--after", metavar="WHO", help="List those after WHO, such as the last one of the page before.")
 @_options(reading=True, table=True)
-def list_people(opened: Opener, as_json: bool, as_csv: bool) -> None:
+def list_people(opened: Opener, limit: int | None, after: str | None, as_json: bool, as_csv: bool) -> None:
     """List the people, the oldest first.
+
+    A person's age is the time since it came into the store; that of merged people is the age of their root. The order
+    stays, so a script can read page after page: each begins after the last person_id of the one before, and the last
+    page is the one with fewer than N people.
 
     \b
     Examples:
       facepipe people list --store ~/people
       facepipe people list --store ~/people --csv > names.csv
+      facepipe people list --store ~/people --limit 100 --after 3f2a --json
     """
     with opened() as who:
-        rows = who.all()
-    _emit_rows("people", [vars(row) for row in rows], map(_line, rows), as_json, as_csv)
+        _emit_rows("people", who.each(limit=limit, after=after), vars, _line, as_json, as_csv)
 
 
 @people.command()
@@ -123,7 +135,7 @@ def photos(opened: Opener, who: str, as_json: bool, as_csv: bool) -> None:
     """
     with opened() as directory:
         faces = directory.photos(who)
-    _emit_rows("faces", faces, (_face_line(face) for face in faces), as_json, as_csv)
+    _emit_rows("faces", faces, dict, _face_line, as_json, as_csv)
 
 
 @people.command()
@@ -138,7 +150,7 @@ def together(opened: Opener, who: tuple[str, ...], as_json: bool, as_csv: bool) 
     """
     with opened() as directory:
         paths = directory.together(*who)
-    _emit_rows("photos", [{"path": path} for path in paths], paths, as_json, as_csv)
+    _emit_rows("photos", paths, lambda path: {"path": path}, str, as_json, as_csv)
 
 
 @people.command()
@@ -302,12 +314,27 @@ def forget(opened: Opener, who: str, yes: bool, as_json: bool) -> None:
 
 
 @people.command()
-@click.option("--count", type=click.IntRange(min=1), default=20, show_default=True, help="How many to list.")
 @click.option(
-    "--before", type=click.IntRange(min=1), default=2**63 - 1, help="List those before the correction of this number."
+    "--limit",
+    "--count",
+    "limit",
+    type=click.IntRange(min=1),
+    default=20,
+    show_default=True,
+    metavar="N",
+    help="List at most N changes.",
+)
+@click.option(
+    "--after",
+    "--before",
+    "after",
+    type=click.IntRange(min=1),
+    default=2**63 - 1,
+    metavar="NUMBER",
+    help="List those after change NUMBER, which are older, such as the last one of the page before.",
 )
 @_options(reading=True, table=True)
-def log(opened: Opener, count: int, before: int, as_json: bool, as_csv: bool) -> None:
+def log(opened: Opener, limit: int, after: int, as_json: bool, as_csv: bool) -> None:
     """List the last changes of people: number, time, origin, kind, and the people whom they involve.
 
     Those of origin `user` were made by a command or on the page, those of origin `api` by requests to the server, those
@@ -319,8 +346,8 @@ def log(opened: Opener, count: int, before: int, as_json: bool, as_csv: bool) ->
       facepipe people log --store ~/people
     """
     with opened() as directory:
-        rows = directory.log(count, before)
-    _emit_rows("corrections", [asdict(row) for row in rows], map(_log_line, rows), as_json, as_csv)
+        rows = directory.log(limit, after)
+    _emit_rows("corrections", rows, asdict, _log_line, as_json, as_csv)
 
 
 @people.command()

@@ -7,13 +7,13 @@ are answered accordingly from then on.
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 from threading import Event
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -22,9 +22,11 @@ from pipeline.errors import ManifestInvalid, PersonAmbiguous, PersonNotFound, Re
 from pipeline.jobs.accounts import find_account
 from pipeline.jobs.store import Store, part_of_command
 from pipeline.jobs.store_identity import settings_of_store, settle_threshold
-from pipeline.store import USER, CorrectionAnswer, CorrectionRequest, PersonChange
+from pipeline.store import USER, CorrectionAnswer, CorrectionRequest, PersonChange, people
 from pipeline.texts import TEXT_RULE, is_text, nfc
 from pipeline.types import Progress, SilentProgress
+
+_AT_ONCE: Final = 10_000  # people that are read together: some 10 MB
 
 
 @dataclass(frozen=True)
@@ -80,8 +82,26 @@ class People:
     # Reading
 
     def all(self) -> list[PersonRow]:
-        """All people, the oldest first."""
-        return _rows(self._records(counted=True))
+        """All people, as `each` gives them."""
+        return [*self.each()]
+
+    def each(self, *, limit: int | None = None, after: str | None = None) -> Iterator[PersonRow]:
+        """The people in the order in which they came into the store, a merged set with its root; read a page at a time.
+        `limit`: so many; `after`: those behind this person, who may be merged since. Raises PersonNotFound,
+        PersonAmbiguous."""
+        last, left = people.EVERYBODY
+        if after is not None:
+            known = self._records([after])
+            last = _number(known, self._found(known, after))
+        left = left if limit is None else limit
+        while left > 0:
+            count = min(left, _AT_ONCE)
+            records = self._records(page=(last, count), counted=True)
+            rows = _rows(records)
+            yield from rows
+            if len(rows) < count:
+                return
+            last, left = _number(records, rows[-1].person_id), left - count
 
     def show(self, who: str) -> PersonRow:
         """One person, named as the command line names them. Raises PersonNotFound, PersonAmbiguous."""
@@ -257,10 +277,12 @@ class People:
             raise UsageError(message=f"The name cannot be kept: it must be UTF-8 of {TEXT_RULE}.")
         return request
 
-    def _records(self, who: Sequence[str] | None = None, *, counted: bool = False) -> list[dict[str, Any]]:
-        """What each record is found by, of all or of those whom one of `who` may mean; `counted`: all that is told of
-        it. The faces are counted for that, of which there may be many."""
-        table = self._store.people(self._account_id, self._directory, who, counted=counted)
+    def _records(
+        self, who: Sequence[str] | None = None, page: tuple[int, int] = people.EVERYBODY, *, counted: bool = False
+    ) -> list[dict[str, Any]]:
+        """What each record is found by, of a page or of those whom one of `who` may mean; `counted`: all that is told
+        of it. The faces are counted for that, of which there may be many."""
+        table = self._store.people(self._account_id, self._directory, who, page, counted=counted)
         rows: list[dict[str, Any]] = table.to_pylist()
         return rows
 
@@ -270,6 +292,11 @@ class People:
         members = [r["person_id"] for r in records if found in (r["person_id"], r["root_person_id"])]
         faces: list[dict[str, Any]] = self._store.faces_of(members).to_pylist()
         return faces
+
+
+def _number(records: Iterable[Mapping[str, Any]], person_id: str) -> int:
+    """The place of a person in the order of all."""
+    return next(int(record["seq"]) for record in records if record["person_id"] == person_id)
 
 
 def _rows(records: Iterable[Mapping[str, Any]]) -> list[PersonRow]:

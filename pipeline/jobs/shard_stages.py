@@ -33,7 +33,6 @@ from pipeline.jobs.models import load_extractor, work_of
 from pipeline.jobs.run_report import WorkDone
 from pipeline.jobs.session import Session
 from pipeline.jobs.shard_progress import ShardProgress, loading_models
-from pipeline.people.directory import Directories
 from pipeline.people.shards import Enroller
 from pipeline.runtime.device import HOST, resolve_device
 from pipeline.runtime.stage_times import DECIDE, LOAD, WRITE, StageTimes
@@ -61,6 +60,7 @@ class ShardStages:
         self._held: HeldPictures | None = None
         self._threads = thread_count(session.settings.run.threads)
         self._image_seconds = 0.0
+        self._store.release()  # what changed labels had read, not for the device that searches for a run
 
     def work(self, run: RunRow, *, extract: bool = True, commit: bool = True) -> None:
         """Extracts and commits the pending shards of a planned run.
@@ -114,10 +114,8 @@ class ShardStages:
         itself."""
         if self._store.server is not None:
             return lambda shard, *_: self._store.commit_shard(run.run_id, shard)
-        self._store.release()
-        store = self._store.local
-        directories = Directories(store, self._search_device())
-        return Enroller(store, run, self._decoder, directories, held=self._held).commit
+        directories = self._store.directories(self._search_device())
+        return Enroller(self._store.local, run, self._decoder, directories, held=self._held).commit
 
     def _search_device(self) -> str:
         """The models' device, or if it is missing the CPU, which grouping alone can do with."""

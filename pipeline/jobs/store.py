@@ -21,8 +21,12 @@ from pipeline.errors import CleanUpLeft, StoreError, StoreLocked, StoreMismatch,
 from pipeline.jobs.run_report import RunTotals, run_totals
 from pipeline.jobs.server_connection import ServerConnection
 from pipeline.jobs.store_identity import make_identity, settings_of_store, settle_threshold
+from pipeline.matching.calibration import Calibration
+from pipeline.matching.match import Matcher
 from pipeline.report import page_data
+from pipeline.report.doubtful_pairs import Alike
 from pipeline.report.page_data import Mentioned, PageData
+from pipeline.runtime.device import HOST
 from pipeline.store import (
     AccountSummary,
     Catalog,
@@ -56,6 +60,7 @@ from pipeline.types import Progress
 
 if TYPE_CHECKING:
     from pipeline.people.corrections import Corrections
+    from pipeline.people.directory import Directories
     from pipeline.people.service import IdentityService
 
 P = ParamSpec("P")
@@ -121,6 +126,7 @@ class Store(RunFiles):
         self.server = holder if isinstance(holder, ServerConnection) else None
         self._holder = holder
         self._corrections: Corrections | None = None
+        self._directories: Directories | None = None
         self._run_keys: dict[str, bytes | None] = {}
 
     @property
@@ -158,7 +164,7 @@ class Store(RunFiles):
 
     def release(self) -> None:
         """Drops the models, and what this process has read of the directories."""
-        self._corrections = None
+        self._corrections = self._directories = None
         if self.service is not None:
             self.service.close()
             self.service = None
@@ -300,10 +306,19 @@ class Store(RunFiles):
     # People
 
     @verb
-    def people(self, account_id: int, directory: str, who: Sequence[str] | None = None, *, counted: bool) -> pa.Table:
-        """The records of a directory by age, or those of the merged sets in which one of `who` may be meant: what each
-        is found by, or, `counted`, all that is told of it."""
-        return self.local.ask(people.people if counted else people.person_records, account_id, directory, who)
+    def people(
+        self,
+        account_id: int,
+        directory: str,
+        who: Sequence[str] | None = None,
+        page: tuple[int, int] = people.EVERYBODY,
+        *,
+        counted: bool,
+    ) -> pa.Table:
+        """The records of a directory by age, those of the merged sets in which one of `who` may be meant, or those of a
+        `page` (after, limit): what each is found by, or, `counted`, all that is told of it."""
+        told = people.people if counted else people.person_records
+        return self.local.ask(told, account_id, directory, who, page)
 
     @verb
     def faces_of(self, person_ids: Sequence[str]) -> pa.Table:
@@ -367,7 +382,15 @@ class Store(RunFiles):
         self, account_id: int, run_ids: Sequence[str], threshold: float, mentioned: Mentioned | None
     ) -> PageData:
         """The rows of a report page; without `mentioned` of one that shows no people."""
-        return page_data.page_data(self.local, account_id, run_ids, threshold, mentioned)
+        from pipeline.people.review import most_similar
+
+        matcher = Matcher(Calibration.from_dict(self.identity.calibration), threshold)
+
+        def search(directory: str, people: Sequence[str]) -> Iterator[Alike]:
+            with self.directories().using(account_id, directory) as opened:
+                yield from most_similar(opened, people, matcher)
+
+        return page_data.page_data(self.local, account_id, run_ids, threshold, mentioned, search)
 
     @verb
     def keep_page(self, run_id: str, content: bytes, person_ids: Sequence[str], media_ids: Sequence[int]) -> bool:
@@ -394,20 +417,30 @@ class Store(RunFiles):
         if self.service is None:
             from pipeline.jobs.recognition import load_service
 
+            self.release()
             self.service = load_service(self.local, self.settled)
         return self.service
 
+    def directories(self, device: str = HOST) -> Directories:
+        """Those of this process, which reads each once. `device`: where they are searched if none was read before."""
+        if self.service is not None:
+            return self.service.directories
+        if self._directories is None:
+            from pipeline.people.directory import Directories
+
+            self._directories = Directories(self.local, device)
+        return self._directories
+
     def _correct(self, request: CorrectionRequest, decoded: pa.Table | None = None) -> CorrectionAnswer:
-        """In this process, which reads a directory once."""
+        """In this process."""
         if self.service is not None:
             return self.service.correct(request, decoded)
         if self._corrections is None:
             from pipeline.extraction.images.decode import Decoder
             from pipeline.people.corrections import Corrections
-            from pipeline.people.directory import Directories
 
             decoder, unique = Decoder(self.settled.decode), self.settings.serve.unique_external_ids
-            self._corrections = Corrections(self.local, Directories(self.local), decoder, unique_external_ids=unique)
+            self._corrections = Corrections(self.local, self.directories(), decoder, unique_external_ids=unique)
         answer = self._corrections.make(request, decoded)
         self.local.require_unlinked()
         return answer

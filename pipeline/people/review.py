@@ -67,15 +67,34 @@ def review(
     return ReviewPage(_ranked(client, pairs, members, narrow, wide), walked)
 
 
-def _alike(
-    directory: Directory, people: Sequence[str], others: Mapping[str, int], wide: Matcher, count: int
-) -> tuple[list[tuple[str, str]], int]:
-    """Pairs of roots, the one whose turn it is first; and how many had their turn."""
+def most_similar(directory: Directory, people: Sequence[str], matcher: Matcher) -> Iterator[tuple[str, str, float]]:
+    """Each of these people (roots) with the roots of the references that are most similar to its own, and their
+    contract distances. Without hidden people."""
+    shown = [root for root in people if (record := directory.get(root)) is not None and not record.ignored]
+    view, owners, positions = _references_of(directory, shown)
+    near = matcher.nearest(view.index, view.index.host_vectors[positions], _NEIGHBOURS)
+    for root, places, distances in zip(owners, near.positions.tolist(), near.distances.tolist(), strict=True):
+        for place, distance in zip(places, distances, strict=True):
+            other = directory.root(view.person_ids[place]) if place >= 0 else None
+            if other is not None and other.person_id != root and not other.ignored:
+                yield root, other.person_id, distance
+
+
+def _references_of(directory: Directory, people: Sequence[str]) -> tuple[DirectoryView, list[str], list[int]]:
+    """A view, the person (root) of each reference that is searched for, and its position."""
     view, owners, positions = directory.view(), [], []
     for root in people:
         for position in islice(_references(directory, view, root), _REFERENCES):
             owners.append(root)
             positions.append(position)
+    return view, owners, positions
+
+
+def _alike(
+    directory: Directory, people: Sequence[str], others: Mapping[str, int], wide: Matcher, count: int
+) -> tuple[list[tuple[str, str]], int]:
+    """Pairs of roots, the one whose turn it is first; and how many had their turn."""
+    view, owners, positions = _references_of(directory, people)
     near = wide.nearest(view.index, view.index.host_vectors[positions], _NEIGHBOURS, matching=True).positions
     found: dict[tuple[str, str], None] = {}
     neighbours: dict[str, list[int]] = {}

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 
@@ -14,20 +14,22 @@ from pipeline.errors import StoreDamaged
 from pipeline.matching.calibration import Calibration
 from pipeline.matching.score import contract_distance, exact_dots, similarity_score
 from pipeline.store import LocalStore, overview, read_embeddings
-from pipeline.types import BoolArray, DoubleArray, FloatArray, IntArray
+from pipeline.types import FloatArray, IntArray
 
 WIDER_FMR: Final = 1e-3
 _BLOCK: Final = 512  # rows in one product: 10 MB with 5,000 others
 _SLACK: Final = 1e-4  # of a float32 product, which is only a filter
 _CANDIDATES: Final = 400  # that the catalog is asked about
 
+Alike: TypeAlias = tuple[str, str, float]  # two people (roots) of one directory, and their contract distance
+
 
 @dataclass(frozen=True)
 class Pair:
-    """Two people. The first is one of those who were asked about."""
+    """Two people."""
 
     score: float
-    one: Mapping[str, Any]  # as the table `compared_people` has them
+    one: Mapping[str, Any]  # as the table `pictures` has them
     other: Mapping[str, Any]
     photos: int  # that show both
 
@@ -45,36 +47,55 @@ NO_DOUBTS: Final = Doubts((), (), 0.0)
 
 
 def doubtful_pairs(
-    store: LocalStore, account_id: int, person_ids: Sequence[str], threshold: float, *, most: int, limit: int
+    store: LocalStore, account_id: int, alike: Iterable[Alike], threshold: float, *, limit: int
 ) -> Doubts:
-    """The `limit` most similar pairs of these people with each other and with the `most` who were seen most often, from
-    the score on at which WIDER_FMR of two people's faces match. Not those who are stated to be two."""
-    calibration = Calibration.from_dict(store.identity.calibration)
-    wider = _wider(calibration, threshold)
-    wider_score = similarity_score(math.sqrt(wider), threshold)
-    if threshold in (0, EVERYBODY) or not person_ids:
+    """The `limit` most similar pairs in `alike`, from the score on at which WIDER_FMR of two people's faces match. Not
+    those who are stated to be two. The first of a pair was asked about. A threshold without doubts reads no `alike`."""
+    wider_score = similarity_score(math.sqrt(_wider(store, threshold)), threshold)
+    if threshold in (0, EVERYBODY):
         return Doubts((), (), wider_score)
-    compared = store.ask(overview.page_table, "compared_people", account_id, ids=person_ids, most=most)
-    rows, vectors = _with_vectors(store, compared.to_pylist())
-    asked = np.isin([row["person_id"] for row in rows], list(person_ids))
-    nearest, places = _similar(rows, vectors, asked, calibration, wider)
-    distances = contract_distance(exact_dots(vectors[places[:, 0]], vectors[places[:, 1]]), calibration)
-    sides = ([rows[place]["person_id"] for place in side] for side in places.T.tolist())
-    known = store.ask(overview.known_of_pairs, *sides).to_pylist()
-    scores = similarity_score(distances, threshold).tolist()
-    pairs = [
-        Pair(score, rows[one], rows[other], said["photos"])
-        for (one, other), score, said in zip(places.tolist(), scores, known, strict=True)
-        if not said["stated"] and score >= wider_score
+    found = [*alike]
+    scores = similarity_score(np.array([distance for *_, distance in found]), threshold).tolist()
+    nearest, pairs = dict[str, float](), dict[frozenset[str], tuple[float, str, str]]()
+    for score, (one, other, _) in sorted(zip(scores, found, strict=True)):  # the best of each overwrites the others
+        nearest[one] = score
+        if score >= wider_score:
+            pairs[frozenset((one, other))] = score, one, other
+    chosen = sorted(pairs.values(), reverse=True)[:_CANDIDATES]
+    ones, others = [one for _, one, _ in chosen], [other for *_, other in chosen]
+    rows = store.ask(overview.page_table, "pictures", account_id, ids=[*ones, *others]).to_pylist()
+    people = {row["person_id"]: row for row in rows}
+    known = store.ask(overview.known_of_pairs, ones, others).to_pylist()
+    told = [
+        Pair(score, people[one], people[other], said["photos"])
+        for (score, one, other), said in zip(chosen, known, strict=True)
+        if not said["stated"] and {one, other} <= people.keys()
     ]
-    pairs.sort(key=lambda pair: -pair.score)
-    return Doubts(pairs[:limit], similarity_score(nearest, threshold).tolist(), wider_score)
+    return Doubts(told[:limit], [*nearest.values()], wider_score)
 
 
-def _wider(calibration: Calibration, threshold: float) -> float:
+def _wider(store: LocalStore, threshold: float) -> float:
     """The T of WIDER_FMR, of the nearest rate that the calibration knows, or `threshold` where that is wider."""
-    wider = calibration.threshold_near(WIDER_FMR)
+    wider = Calibration.from_dict(store.identity.calibration).threshold_near(WIDER_FMR)
     return min(threshold if wider is None else max(wider, threshold), MAX_THRESHOLD)
+
+
+def compared(store: LocalStore, account_id: int, person_ids: Sequence[str], threshold: float) -> Iterator[Alike]:
+    """These people (roots), each with the most similar other of them, and all who may be doubtful at `threshold`."""
+    calibration = Calibration.from_dict(store.identity.calibration)
+    raw = 2 * (math.sqrt(_wider(store, threshold)) / 2) ** (1 / calibration.exponent)
+    references = store.ask(overview.page_table, "references", account_id, ids=person_ids)
+    rows, vectors = _with_vectors(store, references.to_pylist())
+    people = np.unique([row["person_id"] for row in rows], return_inverse=True)[1].reshape(-1)
+    directories = np.array([row["directory_id"] for row in rows])
+    for start in range(0, len(rows), _BLOCK):
+        block = slice(start, start + _BLOCK)
+        dots = vectors[block] @ vectors.T
+        dots[(people[block][:, None] == people) | (directories[block][:, None] != directories)] = -1
+        ones, others = _highest(dots, 1 - raw * raw / 2 - _SLACK)
+        distances = contract_distance(exact_dots(vectors[start + ones], vectors[others]), calibration)
+        for one, other, distance in zip(ones.tolist(), others.tolist(), distances.tolist(), strict=True):
+            yield rows[start + one]["person_id"], rows[other]["person_id"], distance
 
 
 def _with_vectors(store: LocalStore, rows: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], FloatArray]:
@@ -93,37 +114,12 @@ def _with_vectors(store: LocalStore, rows: list[dict[str, Any]]) -> tuple[list[d
     return kept, np.concatenate(vectors)
 
 
-def _similar(
-    rows: Sequence[Mapping[str, Any]], vectors: FloatArray, asked: BoolArray, calibration: Calibration, wider: float
-) -> tuple[DoubleArray, IntArray]:
-    """The distance of each asked row to the nearest row of somebody else in the directory, and the places [p, 2] of
-    the most similar rows of two people, a pair of people once."""
-    people = np.unique([row["person_id"] for row in rows], return_inverse=True)[1].reshape(-1)
-    directories = np.array([row["directory_id"] for row in rows])
-    raw = 2 * (math.sqrt(wider) / 2) ** (1 / calibration.exponent)
-    cut = 1 - raw * raw / 2 - _SLACK
-    nearest, best = list[DoubleArray](), dict[tuple[int, int], tuple[float, int, int]]()
-    places = np.flatnonzero(asked)
-    for start in range(0, len(places), _BLOCK):
-        block = places[start : start + _BLOCK]
-        dots = vectors[block] @ vectors.T
-        dots[(people[block][:, None] == people) | (directories[block][:, None] != directories)] = -1
-        top = dots.max(axis=1)
-        nearest.append(contract_distance(top[top > -1].astype(np.float64), calibration))
-        for a, b, dot in _highest(dots, cut):
-            one, other = int(block[a]), b
-            low, high = sorted((int(people[one]), int(people[other])))
-            if (low, high) not in best or best[low, high][0] < dot:
-                best[low, high] = (dot, one, other)
-    chosen = sorted(best.values(), key=lambda pair: (-pair[0], pair[1:]))[:_CANDIDATES]
-    pairs = np.array([pair[1:] for pair in chosen], np.int64).reshape(-1, 2)
-    return np.concatenate([np.zeros(0), *nearest]), pairs
-
-
-def _highest(dots: FloatArray, cut: float) -> list[tuple[int, int, float]]:
-    """Row, column and product of those above the cut; of a great many the highest."""
+def _highest(dots: FloatArray, cut: float) -> tuple[IntArray, IntArray]:
+    """Rows and columns of the largest product of each row, and of those above the cut; of a great many the highest."""
     rows: IntArray
     rows, columns = np.nonzero(dots >= cut)
-    values = dots[rows, columns]
-    order = np.argsort(-values, kind="stable")[: 8 * _CANDIDATES]
-    return list(zip(rows[order].tolist(), columns[order].tolist(), values[order].tolist(), strict=True))
+    order = np.argsort(-dots[rows, columns], kind="stable")[: 8 * _CANDIDATES]
+    rows = np.concatenate([np.arange(len(dots)), rows[order]])
+    columns = np.concatenate([dots.argmax(axis=1), columns[order]])
+    others = dots[rows, columns] > -1
+    return rows[others], columns[others]

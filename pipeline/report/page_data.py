@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from pipeline.report.doubtful_pairs import NO_DOUBTS, Doubts, doubtful_pairs
+from pipeline.report.doubtful_pairs import NO_DOUBTS, Alike, Doubts, compared, doubtful_pairs
 from pipeline.store import PAGE, LocalStore, overview, pages
 
 BIN: Final = 0.025  # the width of a histogram's bins
 PEOPLE: Final = 200  # shown on a page
 _WITH_FACES: Final = 60  # shown with further faces
 _FACES_EACH: Final = 3
-_COMPARED: Final = 5000  # compared with each other to find pairs: a second
+_COMPARED: Final = 5000  # compared to find pairs: with each other this takes a second
 _PAIRS: Final = 40
 # Rows; of samples, for each reason.
 _MOST: Final = {"weakest_matches": 30, "rejection_samples": 12, "refused_files": 12, "last_runs": 20}
 
 
 Mentioned: TypeAlias = tuple[Sequence[str], Sequence[str]]  # ids of persons, paths of photos
+Search: TypeAlias = Callable[[str, Sequence[str]], Iterable[Alike]]  # of a directory, for some of its people (roots)
 
 
 @dataclass(frozen=True)
@@ -39,11 +41,17 @@ class PageData:
 
 
 def page_data(
-    store: LocalStore, account_id: int, run_ids: Sequence[str], threshold: float, mentioned: Mentioned | None
+    store: LocalStore,
+    account_id: int,
+    run_ids: Sequence[str],
+    threshold: float,
+    mentioned: Mentioned | None,
+    search: Search,
 ) -> PageData:
     """Gathers the rows of these runs of an account, or with none of all that is in the store. `threshold`: by which
     pairs of people may be one. `mentioned`: the persons and photos in the run's report; None: a page without people.
-    Raises StoreError."""
+    The people of runs are compared with all others, by `search`; those of a whole store with each other. Raises
+    StoreError."""
 
     def table(name: str, **limits: Any) -> pa.Table:
         return store.ask(overview.page_table, name, account_id, list(run_ids), **limits)
@@ -59,8 +67,16 @@ def page_data(
         "media_at": table("media_at", ids=mentioned[1]),
     }
     tables |= {name: table(name, most=most) for name, most in _MOST.items()}
-    doubts = doubtful_pairs(store, account_id, ids, threshold, most=_COMPARED, limit=_PAIRS)
+    alike = _searched(people, search) if run_ids else compared(store, account_id, ids, threshold)
+    doubts = doubtful_pairs(store, account_id, alike, threshold, limit=_PAIRS)
     return PageData(tables, store.image_key(account_id), doubts, store.ask(overview.names_of, mentioned[0]))
+
+
+def _searched(people: pa.Table, search: Search) -> Iterator[Alike]:
+    """`people`: as the table `people_seen` has them."""
+    for directory in people["directory"].unique().to_pylist():
+        here = people.filter(pc.equal(people["directory"], directory))
+        yield from search(directory, here["person_id"].to_pylist())
 
 
 def page_file(run_id: str) -> str:

@@ -9,13 +9,14 @@ import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import click
 import pytest
 
 from pipeline.cli import COMMANDS, main
-from pipeline.cli.output import PrintableFormatter, dumps, printable
+from pipeline.cli.output import PrintableFormatter, csv_lines, dumps, json_list, printable
 from pipeline.errors import SourceMissing, StoreMissing
 from tests.cli.report import facepipe
 
@@ -233,6 +234,25 @@ def test_help_on_a_full_disk_is_told(words: str) -> None:
     done = subprocess.run(["sh", "-c", command], stderr=subprocess.PIPE, text=True, check=False)
     assert done.returncode == 18
     assert done.stderr.startswith("facepipe: Standard output cannot be written: No space left on device.")
+
+
+def test_rows_are_printed_as_they_come() -> None:
+    rows: list[dict[str, object]] = [{"name": 'a"b', "rate": float("nan")}, {"name": "c\u2028\nd", "rate": 1.5}]
+    for some in ([], rows[:1], rows):
+        assert "".join(json_list("rows", some)) == dumps({"rows": some}) + "\n"
+    assert [*csv_lines([])] == []
+    assert [*csv_lines(rows)] == ['name,rate\n"a""b",nan\n', '"c\\u2028\nd",1.5\n']
+    for written in (json_list("rows", failing(rows)), csv_lines(failing(rows))):
+        assert "a" in next(written)
+        with pytest.raises(StoreMissing):
+            next(written)
+    with pytest.raises(StoreMissing):  # before anything is printed
+        next(json_list("rows", failing([])))
+
+
+def failing(rows: Sequence[dict[str, object]]) -> Iterator[dict[str, object]]:
+    yield from rows[:1]
+    raise StoreMissing(path=Path("store"))
 
 
 def test_json_is_standard_json() -> None:

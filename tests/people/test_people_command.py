@@ -15,8 +15,9 @@ from coded_faces import CodedExtractor, Shown, photo
 
 import pipeline
 from pipeline.errors import CorrectionImpossible, UsageError
+from pipeline.jobs import people as jobs_people
 from pipeline.jobs.people import People
-from pipeline.jobs.store import open_store
+from pipeline.jobs.store import Store, open_store
 from pipeline.people.service import IdentityService
 from pipeline.people.types import PostRequest
 from pipeline.store import PersonChange
@@ -87,6 +88,65 @@ def test_every_verb(store: Path, served: IdentityService | None, archive: Path) 
     assert ask(store, "photos", two, exit_code=2)["error"] == "person-not-found"
     if served:
         assert who_is(served, Shown(2)) is None
+
+
+@pytest.mark.usefixtures("served")
+def test_pages_are_the_whole_list_and_stay_when_people_are_merged(store: Path) -> None:
+    one, two, three = (row["person_id"] for row in ask(store, "list")["people"])
+    four = ask(store, "split", one, 1)["persons"][0]
+    ask(store, "merge", two, three)
+    ask(store, "merge", one, two)  # into the younger one, which has children
+    rows = ask(store, "list")["people"]
+    assert [(row["person_id"], row["merged"]) for row in rows] == [(two, 2), (four, 0)]
+    for size in (1, 2, 3):
+        pages, after = list[dict[str, Any]](), list[str]()
+        while page := ask(store, "list", "--limit", size, *after)["people"]:
+            pages += page
+            after = ["--after", page[-1]["person_id"]]
+        assert pages == rows
+    # Where somebody was who is merged since, the list goes on.
+    assert ask(store, "list", "--after", one)["people"] == rows
+    assert ask(store, "list", "--after", three)["people"] == rows[1:]
+    table = facepipe("people", "list", "--store", store, "--limit", 1, "--csv").stdout
+    assert [row["person_id"] for row in csv.DictReader(io.StringIO(table))] == [two]
+
+
+def test_a_page_reads_its_people_and_a_list_one_page_before_it_begins(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, people = list[int](), Store.people
+
+    def counting(opened: Store, *words: Any, **more: Any) -> Any:
+        table = people(opened, *words, **more)
+        read.append(len(table))
+        return table
+
+    monkeypatch.setattr(Store, "people", counting)
+    monkeypatch.setattr(jobs_people, "_AT_ONCE", 2)
+    with open_store(store, command="test") as opened:
+        rows = People(opened).each()
+        first = next(rows)
+        assert read == [2]
+        assert (len([first, *rows]), read) == (3, [2, 1])
+        read.clear()
+        assert len([*People(opened).each(limit=1, after=first.person_id)]) == 1
+        assert read == [1, 1]  # whom it comes after, and who does
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        (("--limit", "0"), "usage-error"),
+        (("--limit", "many"), "usage-error"),
+        (("--after", "00000000-0000-0000-0000-000000000000"), "person-not-found"),
+        (("--after", "an"), "person-ambiguous"),
+        (("--csv",), "usage-error"),
+    ],
+)
+def test_a_page_that_there_is_not(store: Path, words: tuple[str, ...], error: str) -> None:
+    for row, name in zip(ask(store, "list")["people"], ("Ann", "Anna"), strict=False):
+        ask(store, "name", row["person_id"], name)
+    assert ask(store, "list", *words, exit_code=2)["error"] == error
 
 
 def test_who_is_not_one_is_listed_and_nothing_is_done(store: Path, served: IdentityService | None) -> None:
@@ -235,7 +295,8 @@ def test_the_log_says_what_was_changed_and_by_whom(store: Path) -> None:
     assert rows[3]["made_at"] == named["made_at"]
     assert (rows[3]["person_ids"], rows[3]["names"], rows[3]["faces"]) == ([one], {one: "Ann"}, 0)
     assert (rows[2]["faces"], rows[2]["can_be_undone"], rows[1]["can_be_undone"]) == (1, False, True)
-    shown = facepipe("people", "log", "--store", store, "--count", "2", "--before", "4").stdout.splitlines()
+    assert ask(store, "log", "--count", "2", "--before", "4") == ask(store, "log", "--limit", "2", "--after", "4")
+    shown = facepipe("people", "log", "--store", store, "--limit", "2", "--after", "4").stdout.splitlines()
     assert [line.split()[0] for line in shown] == ["3", "2"]
     assert "user  not-same  Ann, " + two in shown[0] or f"user  not-same  {two}, Ann" in shown[0]
     assert shown[1].endswith("1 face  undone")

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from coded_faces import Shown, coded_identity, photo
-from coded_store import USER
+from coded_store import USER, plant
 
 import pipeline
 from pipeline.errors import Interrupted, StoreFull, StoreUnwritable
@@ -20,12 +20,15 @@ from pipeline.jobs import run_page
 from pipeline.jobs.run_report import RunReport
 from pipeline.jobs.store import Store
 from pipeline.matching.calibration import Calibration
+from pipeline.people.directory import Directory
 from pipeline.people.types import PostRequest
 from pipeline.report import doubtful_pairs, page_data
 from pipeline.report import pictures as face_pictures
+from pipeline.store.catalog.connection import Catalog
 from pipeline.store.checks.check import check_store, repair_store
 from pipeline.store.files.crypto import MasterKey
 from pipeline.store.local import LocalStore
+from pipeline.store.records import References
 from pipeline.types import SilentProgress
 from tests.cli.report import facepipe
 from tests.people.coded_archive import SETTINGS, SIZE, make_store, problems, run_over, serving, write_photo
@@ -126,7 +129,7 @@ def test_a_night_without_photos_leaves_what_it_found(photos: Path, tmp_path: Pat
     assert run_named(photos, store).pages == first.pages  # nothing new: no run
     (photos / "poor.png").rename(photos / "still-poor.png")
     with pytest.MonkeyPatch.context() as patch:
-        patch.delattr(doubtful_pairs, "read_embeddings")  # nobody is on the page, so nobody is compared
+        patch.delattr(Directory, "load")  # nobody is on the page, so nobody is compared
         report = run_named(photos, store)
     page = page_of(report)
     assert "Moved" in page.headings
@@ -292,6 +295,83 @@ def test_people_who_may_be_one_stand_side_by_side(tmp_path: Path) -> None:
         people.service.close()
         run_page.write_report_page(Store(client, SETTINGS), tmp_path / "page.html")
     assert "Perhaps one person" not in Page(tmp_path / "page.html").headings
+
+
+def test_a_run_is_compared_with_everybody_but_hidden_people(tmp_path: Path) -> None:
+    """Each run with those who came before; whom nobody is like is in the histogram only."""
+    calibration = Calibration(thresholds=((1e-5, 0.3), (1e-3, 3.0))).as_dict()
+    identity = dataclasses.replace(coded_identity(SIZE), calibration=calibration)
+    store, photos = tmp_path / "store", tmp_path / "photos"
+    with LocalStore.open_or_create(store, lambda: identity, command="make") as client:
+        client.create_account(USER, None)
+    write_photo(photos, "1.png", Shown(1))
+    assert "Perhaps one person" not in page_of(run_over(photos, store)).headings
+    with pipeline.open_store(store) as opened:
+        (one,) = opened.people.all()
+        opened.people.name(one.person_id, "Ada")
+    for number, hidden in ((2, False), (4, True)):
+        with pipeline.open_store(store) as opened:
+            for row in opened.people.all() if hidden else ():
+                opened.people.hide(row.person_id)
+        write_photo(photos, f"{number}.png", Shown(number))
+        page = page_of(run_over(photos, store))
+        assert ("Perhaps one person" in page.headings, "Ada" in page.text) == (not hidden, not hidden)
+
+
+@pytest.mark.parametrize("people", [50, 500])
+def test_a_page_of_a_run_reads_what_the_run_brought(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, people: int
+) -> None:
+    """Of however many people: neither everybody's rows nor their embeddings, nor the view that follows all merges."""
+    with LocalStore.open(make_store(tmp_path / "store"), command="test") as client:
+        plant(client, people)
+    asked, made = list[str](), page_data.page_data
+    read = 0
+
+    def noting(reading: Any) -> Any:
+        def noted(catalog: Catalog, sql: str, *words: Any) -> Any:
+            nonlocal read
+            answer = reading(catalog, sql, *words)
+            asked.append(sql)
+            read += len(answer)
+            return answer
+
+        return noted
+
+    def watched(*words: Any) -> page_data.PageData:
+        with monkeypatch.context() as patch:
+            patch.setattr(Catalog, "read", noting(Catalog.read))
+            patch.setattr(Catalog, "rows", noting(Catalog.rows))
+            patch.delattr(doubtful_pairs, "read_embeddings")
+            return made(*words)
+
+    monkeypatch.setattr(page_data, "page_data", watched)
+    assert page_of(run_named(photos, tmp_path / "store")).headings[1] == "People"
+    assert 10 < len(asked) < 20
+    assert 10 < read < 50
+    assert not [sql for sql in asked if "main.persons" in sql]
+
+
+def test_a_command_reads_a_directory_once(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For the photos of two sources, the missing ones that are forgotten, and the pages."""
+    gone = write_photo(tmp_path / "more", "1.png", Shown(6))
+    run_over(tmp_path / "more", store := make_store(tmp_path / "store"))
+    gone.unlink()
+    write_photo(tmp_path / "more", "2.png", Shown(5))
+    loaded, load = [], Directory.load
+
+    def counting(directory: Directory, stored: References) -> None:
+        loaded.append(directory.name)
+        load(directory, stored)
+
+    monkeypatch.setattr(Directory, "load", counting)
+    forgetting = dataclasses.replace(
+        SETTINGS, run=dataclasses.replace(SETTINGS.run, on_missing="forget", missing_limit=1)
+    )
+    report = run_over(photos, store, settings=forgetting, further_sources=(tmp_path / "more",))
+    assert (report.forgotten_missing, len(report.pages)) == (1, 2)
+    assert loaded == ["main"]
+    assert problems(store) == []
 
 
 def test_without_room_for_its_page_a_run_is_done(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

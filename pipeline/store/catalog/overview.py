@@ -39,7 +39,19 @@ def _faces(*joins: str) -> str:
 
 
 _PERSON: Final = "JOIN core.persons p ON p.person_id = f.person_id"
-_ROOT: Final = "JOIN main.persons v ON v.person_id = f.person_id::VARCHAR"
+
+
+def _merged_sets(roots: str) -> str:
+    """The table `sets` for WITH RECURSIVE: person_id and root of everybody who is merged with these, and of them. Reads
+    no view, which would follow the merged sets of the whole store."""
+    return f"""
+        sets AS (
+            SELECT person_id, person_id AS root FROM ({roots}) t(person_id)
+            UNION SELECT p.person_id, s.root FROM core.persons p JOIN sets s ON p.parent_id = s.person_id
+        )
+    """
+
+
 _MEASURES: Final = " UNION ALL ".join(f"SELECT '{name}' AS measure, d.{name} AS value {_faces()}" for name in QUALITIES)
 # The tables of a page. Their places: $generation, $account, $runs, $ids, $most and $width.
 _TABLES: Final = {
@@ -60,10 +72,17 @@ _TABLES: Final = {
     """,
     # person_id (of a merged set the root), name, directory, photos, faces, picture: those whom most photos show.
     "people_seen": f"""
-        WITH seen AS (
-            SELECT v.root_person_id::UUID AS root, count(DISTINCT m.media_id) AS photos, count(*) AS faces
-            FROM core.faces f JOIN core.media m ON m.media_id = f.media_id {_ROOT}
-            WHERE {_SHOWN}
+        WITH RECURSIVE shown AS MATERIALIZED (
+            SELECT f.person_id, f.media_id FROM core.faces f JOIN core.media m ON m.media_id = f.media_id
+            WHERE {_SHOWN} AND f.person_id IS NOT NULL
+        ), up AS (
+            SELECT person_id, parent_id FROM core.persons WHERE person_id IN (SELECT person_id FROM shown)
+            UNION SELECT p.person_id, p.parent_id FROM core.persons p JOIN up ON p.person_id = up.parent_id
+        ), roots AS (
+            SELECT person_id, person_id AS root FROM up WHERE parent_id IS NULL
+            UNION SELECT up.person_id, r.root FROM up JOIN roots r ON up.parent_id = r.person_id
+        ), seen AS (
+            SELECT root, count(DISTINCT media_id) AS photos, count(*) AS faces FROM shown JOIN roots USING (person_id)
             GROUP BY root ORDER BY photos DESC, root LIMIT $most
         )
         SELECT root::VARCHAR AS person_id, p.name, t.name AS directory, photos, faces, {_PICTURE}
@@ -74,34 +93,30 @@ _TABLES: Final = {
     # person_id (one of $ids, which are roots), and the place of the faces of best quality, $most of each, one a photo,
     # but for those whose pictures are stored.
     "faces_seen": f"""
-        SELECT v.root_person_id AS person_id, {_PLACE}
-        {_faces(_ROOT)}
-            AND m.path IS NOT NULL AND list_contains($ids::VARCHAR[], v.root_person_id)
-            AND f.face_id NOT IN (SELECT face_id FROM core.reference_faces WHERE generation = $generation)
-        QUALIFY row_number() OVER (PARTITION BY m.media_id, v.root_person_id ORDER BY {_QUALITY} DESC, f.face_id) = 1
-            AND row_number() OVER (PARTITION BY v.root_person_id ORDER BY {_QUALITY} DESC, f.face_id) <= $most
-        ORDER BY v.root_person_id, {_QUALITY} DESC, f.face_id
+        WITH RECURSIVE {_merged_sets("SELECT unnest($ids::UUID[])")}
+        SELECT s.root::VARCHAR AS person_id, {_PLACE}
+        {_faces("JOIN sets s ON s.person_id = f.person_id")}
+            AND m.path IS NOT NULL AND NOT EXISTS (
+                SELECT 1 FROM core.reference_faces r WHERE r.face_id = f.face_id AND r.generation = $generation)
+        QUALIFY row_number() OVER (PARTITION BY m.media_id, s.root ORDER BY {_QUALITY} DESC, f.face_id) = 1
+            AND row_number() OVER (PARTITION BY s.root ORDER BY {_QUALITY} DESC, f.face_id) <= $most
+        ORDER BY s.root, {_QUALITY} DESC, f.face_id
     """,
-    # person_id (of a merged set the root), name, directory_id, picture, face_id and file (relative to the store): a row
-    # for each reference, whose embedding is in the file, of the people who were seen most often, at most $most rows,
-    # and of $ids. Without those who are hidden, and references that wait for compaction.
-    "compared_people": f"""
-        WITH records AS (
-            SELECT p.person_id, p.occurrence, v.root_person_id::UUID AS root,
-                list_contains($ids::VARCHAR[], v.root_person_id) AS asked
-            FROM core.persons p JOIN main.persons v ON v.person_id = p.person_id::VARCHAR
-            JOIN core.directories t ON t.directory_id = p.directory_id WHERE t.account_id = $account
-        ), chosen AS (
-            SELECT * FROM records
-            QUALIFY asked OR row_number() OVER (ORDER BY occurrence DESC, person_id) <= $most
-        )
-        SELECT c.root::VARCHAR AS person_id, p.name, p.directory_id, {_PICTURE}, w.face_id, s.file
-        FROM chosen c JOIN core.persons p ON p.person_id = c.root
-        JOIN core.reference_faces w ON w.person_id = c.person_id AND w.generation = $generation
-        JOIN core.embeddings e ON e.face_id = w.face_id AND e.generation = $generation
-        JOIN core.embedding_shards s ON s.embedding_shard_id = e.embedding_shard_id
-        {_JOINED_PICTURE}
-        WHERE NOT coalesce(p.ignored, false) ORDER BY w.face_id
+    # person_id (one of $ids, which are roots), directory_id, face_id and file (relative to the store): a row for each
+    # reference, whose embedding is in the file. Without those who are hidden, and references that wait for compaction.
+    "references": f"""
+        WITH RECURSIVE {_merged_sets("SELECT unnest($ids::UUID[])")}
+        SELECT s.root::VARCHAR AS person_id, p.directory_id, r.face_id, h.file
+        FROM sets s JOIN core.persons p ON p.person_id = s.root
+        JOIN core.reference_faces r ON r.person_id = s.person_id AND r.generation = $generation
+        JOIN core.embeddings e ON e.face_id = r.face_id AND e.generation = $generation
+        JOIN core.embedding_shards h ON h.embedding_shard_id = e.embedding_shard_id
+        WHERE NOT coalesce(p.ignored, false) ORDER BY r.face_id
+    """,
+    # person_id (one of $ids), name, picture.
+    "pictures": f"""
+        SELECT p.person_id::VARCHAR AS person_id, p.name, {_PICTURE} FROM core.persons p {_JOINED_PICTURE}
+        WHERE p.person_id IN (SELECT unnest($ids::UUID[]))
     """,
     # path, media_id: the account's rows at the paths $ids.
     "media_at": """
@@ -161,20 +176,17 @@ def page_table(
 
 
 def known_of_pairs(catalog: Catalog, ones: Sequence[str], others: Sequence[str]) -> pa.Table:
-    """one, other, stated, photos: of pairs of people (of merged sets the roots) whether a user stated that they are
-    two, and how many photos show both; in the order given."""
+    """stated, photos: of pairs of people (of merged sets the roots) whether a user stated that they are two, and how
+    many photos show both; in the order given."""
     return catalog.read(
-        """
-        WITH pairs AS MATERIALIZED (
-            SELECT unnest($1::VARCHAR[]) AS one, unnest($2::VARCHAR[]) AS other, generate_subscripts($1, 1) AS place
-        ), records AS MATERIALIZED (
-            SELECT person_id::UUID AS person_id, root_person_id AS root FROM main.persons
-            WHERE root_person_id IN (SELECT unnest($1::VARCHAR[]) UNION SELECT unnest($2::VARCHAR[]))
-        ), stated AS (
-            SELECT a.root AS one, b.root AS other FROM core.facts t JOIN records a ON a.person_id = t.person_id
-            JOIN records b ON b.person_id = t.other_id WHERE t.kind = 'not_same'
-        ), seen AS MATERIALIZED (SELECT DISTINCT r.root, f.media_id FROM core.faces f JOIN records r USING (person_id))
-        SELECT one, other, (one, other) IN (FROM stated) OR (other, one) IN (FROM stated) AS stated,
+        f"""
+        WITH RECURSIVE pairs AS MATERIALIZED (
+            SELECT unnest($1::UUID[]) AS one, unnest($2::UUID[]) AS other, generate_subscripts($1, 1) AS place
+        ), {_merged_sets("SELECT one FROM pairs UNION SELECT other FROM pairs")}, stated AS (
+            SELECT a.root AS one, b.root AS other FROM core.facts t JOIN sets a ON a.person_id = t.person_id
+            JOIN sets b ON b.person_id = t.other_id WHERE t.kind = 'not_same'
+        ), seen AS MATERIALIZED (SELECT DISTINCT s.root, f.media_id FROM core.faces f JOIN sets s USING (person_id))
+        SELECT (one, other) IN (FROM stated) OR (other, one) IN (FROM stated) AS stated,
             (SELECT count(*) FROM seen s JOIN seen t USING (media_id) WHERE s.root = one AND t.root = other) AS photos
         FROM pairs ORDER BY place
         """,

@@ -13,6 +13,7 @@ from pipeline.texts import is_unicode, nfc
 from pipeline.types import NO_FACE, OK
 
 _MANY: Final = 16  # people who are looked for: reading everybody takes no longer
+EVERYBODY: Final = (-1, 2**53)  # a page (after, limit): the first `limit` roots whose seq is above `after`
 _QUALITY: Final = "d.center_pose_quality * d.sharpness_quality * d.contrast_quality"
 # The faces of `wanted`; $1 is the generation.
 _FACES: Final = f"""
@@ -26,47 +27,59 @@ _FACES: Final = f"""
 """
 
 
-def person_records(catalog: Catalog, account_id: int, directory: str, who: Sequence[str] | None = None) -> pa.Table:
-    """person_id, root_person_id, name, external_id: a row for each record, by age. `who`: only those of the merged sets
-    in which one of these may be meant, by its id or name, the first letters of them in any case, or its external id."""
-    records, params = _records(who)
+def person_records(
+    catalog: Catalog,
+    account_id: int,
+    directory: str,
+    who: Sequence[str] | None = None,
+    page: tuple[int, int] = EVERYBODY,
+) -> pa.Table:
+    """person_id, root_person_id, name, external_id, seq: a row for each record on a page, the merged set with the
+    oldest root first. With `who` only those of the merged sets in which one of these may be meant, by its id or name,
+    the first letters of them in any case, or its external id."""
+    records, params = _records(who, page)
     return catalog.read(
-        f"WITH RECURSIVE {records} SELECT person_id::VARCHAR AS person_id, root_person_id, name, external_id"
-        " FROM records ORDER BY seq",
+        f"WITH RECURSIVE {records} SELECT person_id::VARCHAR AS person_id, root_person_id, name, external_id, seq"
+        " FROM records ORDER BY root_seq, seq",
         [directory_id(catalog, account_id, directory), *params],
     )
 
 
-def people(catalog: Catalog, account_id: int, directory: str, who: Sequence[str] | None = None) -> pa.Table:
-    """person_id, root_person_id, name, external_id, hidden, occurrence, faces, photos, added_at: a row for each record,
-    by age. Faces are those of the record itself, photos those of all that are merged with it. `who` as in
-    `person_records`."""
-    records, params = _records(who)
+def people(
+    catalog: Catalog,
+    account_id: int,
+    directory: str,
+    who: Sequence[str] | None = None,
+    page: tuple[int, int] = EVERYBODY,
+) -> pa.Table:
+    """person_id, root_person_id, name, external_id, seq, hidden, occurrence, faces, photos, added_at: the records as
+    `person_records` has them. Faces are those of the record itself, photos those of all that are merged with it."""
+    records, params = _records(who, page)
     return catalog.read(
         f"""
         WITH RECURSIVE {records}, shown AS MATERIALIZED (
             SELECT r.person_id, r.root_person_id, m.path
             FROM records r JOIN core.faces f USING (person_id) JOIN core.media m USING (media_id)
         )
-        SELECT r.person_id::VARCHAR AS person_id, r.root_person_id, r.name, r.external_id,
+        SELECT r.person_id::VARCHAR AS person_id, r.root_person_id, r.name, r.external_id, r.seq,
             coalesce(r.ignored, false) AS hidden, r.occurrence, coalesce(f.faces, 0) AS faces,
             coalesce(s.photos, 0) AS photos, r.added_at
         FROM records r
         LEFT JOIN (SELECT person_id, count(*) AS faces FROM shown GROUP BY ALL) f USING (person_id)
         LEFT JOIN (SELECT root_person_id, count(DISTINCT path) AS photos FROM shown GROUP BY ALL) s
             USING (root_person_id)
-        ORDER BY r.seq
+        ORDER BY r.root_seq, r.seq
         """,
         [directory_id(catalog, account_id, directory), *params],
     )
 
 
-def _records(who: Sequence[str] | None) -> tuple[str, list[str]]:
-    """The expression `records` for WITH RECURSIVE, the persons of the directory $1 with their root_person_id, and its
-    parameters behind that. Merged sets are only followed from those who may be meant."""
+def _records(who: Sequence[str] | None, page: tuple[int, int]) -> tuple[str, Sequence[str | int]]:
+    """The expression `records` for WITH RECURSIVE, the persons of the directory $1 with their root_person_id and its
+    root_seq, and its parameters behind that. Merged sets are only followed from those who may be meant, or are on the
+    page."""
     if who is None or len(who) > _MANY:
-        joined = "core.persons p JOIN main.persons v ON v.person_id = p.person_id::VARCHAR"
-        return f"records AS MATERIALIZED (SELECT p.*, v.root_person_id FROM {joined} WHERE p.directory_id = $1)", []
+        return _merged_sets("parent_id IS NULL AND seq > $2 ORDER BY seq LIMIT $3"), page
     # SQL does not fold case as Unicode has it: of names in other letters the caller decides.
     tests, params = ["NOT regexp_full_match(name, '[ -~]*')"], list[str]()
     for one in filter(is_unicode, who):  # others mean nobody
@@ -74,18 +87,23 @@ def _records(who: Sequence[str] | None) -> tuple[str, list[str]]:
         params += [one.casefold(), one, nfc(one).casefold()]
         tests.append(f"starts_with(person_id::VARCHAR, {id_start}) OR external_id = {external}")
         tests.append(f"starts_with(lower(name), {name_start})")
-    return (
-        f"""up AS (
-            SELECT person_id, parent_id FROM core.persons WHERE directory_id = $1 AND ({" OR ".join(tests)})
-            UNION SELECT p.person_id, p.parent_id FROM core.persons p JOIN up ON p.person_id = up.parent_id
+    return _merged_sets(f"({' OR '.join(tests)})"), params
+
+
+def _merged_sets(meant: str) -> str:
+    """`records`: the merged sets of the persons of $1 who meet an SQL condition."""
+    return f"""
+        meant AS (SELECT person_id, parent_id, seq FROM core.persons WHERE directory_id = $1 AND {meant}),
+        up AS (
+            FROM meant
+            UNION SELECT p.person_id, p.parent_id, p.seq FROM core.persons p JOIN up ON p.person_id = up.parent_id
         ), sets AS (
-            SELECT person_id, person_id AS root FROM up WHERE parent_id IS NULL
-            UNION SELECT p.person_id, s.root FROM core.persons p JOIN sets s ON p.parent_id = s.person_id
+            SELECT person_id, person_id AS root, seq AS root_seq FROM up WHERE parent_id IS NULL
+            UNION SELECT p.person_id, s.root, s.root_seq FROM core.persons p JOIN sets s ON p.parent_id = s.person_id
         ), records AS MATERIALIZED (
-            SELECT p.*, s.root::VARCHAR AS root_person_id FROM sets s JOIN core.persons p USING (person_id)
-        )""",
-        params,
-    )
+            SELECT p.*, s.root::VARCHAR AS root_person_id, s.root_seq FROM sets s JOIN core.persons p USING (person_id)
+        )
+    """
 
 
 def faces_of_people(catalog: Catalog, person_ids: Sequence[str]) -> pa.Table:

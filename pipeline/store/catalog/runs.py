@@ -223,19 +223,26 @@ def run_counts(catalog: Catalog, account_id: int, run_ids: Sequence[str]) -> Run
 
 # The n-th identity of a directory came when there were n - 1; before a face there were as many as before the next one
 # that its run inserted, or, after the last of them, as there are now. So identities of posts between two of the run's
-# own insertions count for the faces between them, and those that are deleted by now for none.
+# own insertions count for the faces between them, and those that are deleted by now for none. Identities before the
+# first insertion are only counted.
 _COMPARED = """
-    WITH identities AS (
-        SELECT p.person_id, d.name AS directory, row_number() OVER (PARTITION BY d.name ORDER BY p.seq) - 1 AS earlier
-        FROM core.persons p JOIN core.directories d USING (directory_id) WHERE d.account_id = $1
-    ), now AS (SELECT directory, count(*) AS identities FROM identities GROUP BY directory),
-    compared AS (
-        SELECT m.run_id, m.directory, min(i.earlier) OVER (
-            PARTITION BY m.directory ORDER BY f.face_id ROWS BETWEEN CURRENT ROW AND UNBOUNDED FOLLOWING
+    WITH shown AS MATERIALIZED (
+        SELECT m.run_id, m.directory, f.face_id, if(f.outcome = 'inserted', f.person_id, NULL) AS person_id
+        FROM core.faces f JOIN core.media m USING (media_id) WHERE list_contains($2::VARCHAR[], m.run_id)
+    ), first AS (
+        SELECT min(seq) AS seq FROM core.persons WHERE person_id IN (SELECT person_id FROM shown)
+    ), now AS (
+        SELECT directory_id, d.name AS directory, count(*) AS identities,
+            count(*) FILTER (WHERE seq < (FROM first)) AS before
+        FROM core.persons JOIN core.directories d USING (directory_id) WHERE d.account_id = $1 GROUP BY ALL
+    ), identities AS (
+        SELECT person_id, before - 1 + row_number() OVER (PARTITION BY directory_id ORDER BY seq) AS earlier
+        FROM core.persons JOIN now USING (directory_id) WHERE seq >= (FROM first)
+    ), compared AS (
+        SELECT run_id, directory, min(earlier) OVER (
+            PARTITION BY directory ORDER BY face_id ROWS BETWEEN CURRENT ROW AND UNBOUNDED FOLLOWING
         ) AS earlier
-        FROM core.faces f JOIN core.media m USING (media_id)
-        LEFT JOIN identities i ON i.person_id = f.person_id AND f.outcome = 'inserted'
-        WHERE list_contains($2::VARCHAR[], m.run_id)
+        FROM shown LEFT JOIN identities USING (person_id)
     )
     SELECT run_id, directory, coalesce(earlier, now.identities, 0) AS identities, count(*) AS faces
     FROM compared LEFT JOIN now USING (directory) GROUP BY ALL
