@@ -17,6 +17,7 @@ from pipeline.errors import ImageChanged
 from pipeline.extraction.images.decode import Decoder
 from pipeline.extraction.images.files import AnyPath, read_file
 from pipeline.extraction.images.jpeg import jpeg_file
+from pipeline.runtime.arrays import on_host
 from pipeline.types import ByteArray, DecodedImage, DeviceImage, FloatArray
 
 MEDIA_TYPE: Final = "image/jpeg"
@@ -34,7 +35,7 @@ def cut_faces(image: DecodedImage | DeviceImage, boxes: FloatArray) -> list[Byte
     first = np.maximum(np.floor(low - around), 0).astype(int).tolist()
     last = np.minimum(np.ceil(high + around), (width, height)).astype(int).tolist()
     cuts = [image.pixels[y0:y1, x0:x1] for (x0, y0), (x1, y1) in zip(first, last, strict=True)]
-    return [cut if isinstance(cut, np.ndarray) else cut.cpu().numpy() for cut in cuts]
+    return [on_host(cut) for cut in cuts]
 
 
 def encode_reference_image(pixels: ByteArray) -> bytes:

@@ -1,6 +1,6 @@
 """Rejected faces, extracted again from their photos: for a regroup by a gate that would admit them.
 
-The store has no vector of a rejected face. This module loads torch.
+The store has no vector of a rejected face.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Who is in a photo: the identity service's answers, with the words and the photos that explain them. Loads torch."""
+"""Who is in a photo: the identity service's answers, with the words and the photos that explain them."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ import threading
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pipeline.config import MAX_THRESHOLD, THRESHOLD_RULE, nearest_threshold
 from pipeline.errors import FacepipeError, StoreError, UsageError
@@ -27,14 +27,11 @@ from pipeline.jobs.plan_counts import PlanCounts
 from pipeline.jobs.run_page import leave_page, report_of
 from pipeline.jobs.run_report import RunReport, RunTotals, WorkDone, make_report
 from pipeline.jobs.session import RunRequest, Session, open_session, source_name
-from pipeline.jobs.shard_progress import loading_models
+from pipeline.jobs.shard_stages import ShardStages
 from pipeline.jobs.store import Runs, Store, open_store, part_of_command
 from pipeline.report.page_data import page_file
 from pipeline.store import FINISHED, SCANNING, RunRow, damaged_file, manifest_file
 from pipeline.types import Progress, Source
-
-if TYPE_CHECKING:
-    from pipeline.jobs.shard_stages import ShardStages
 
 __all__ = ["RunRequest", "abandon", "extract", "group", "run", "scan"]
 
@@ -254,11 +251,6 @@ class _Command:
         if not run.rows:
             return
         if self._stages is None:
-            # Late: it loads torch, which takes seconds, and a run that finds nothing new does not need it.
-            self._session.progress.start("loading the models", None)
-            with loading_models(self._session.stop):
-                from pipeline.jobs.shard_stages import ShardStages
-
             self._stages = ShardStages(self._session)
         threshold = run.settings["match"]["threshold"]
         if threshold != nearest_threshold(threshold):  # planned by an earlier version

@@ -1,8 +1,5 @@
 """The stages of a run that work shard by shard: extraction, which writes a file per shard, and grouping, which commits
-each shard in one transaction while the next ones are extracted.
-
-This module loads torch. A run that finds nothing new does not import it.
-"""
+each shard in one transaction while the next ones are extracted."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """MTCNN over batches of images of any sizes.
 
-`cascade` runs the three stages. The first, `proposals`, runs P-Net over each image's `pyramid`: with torch on
-canvases that hold the levels of many images, or on the CPU in compiled loops. The other two run R- and O-Net
-(`networks`) on crops; `nms` drops overlapping boxes after each stage. The loops of all three stand in `network_kernels`
-and rest on `row_convolutions`; `cascade` loads them if numba is installed, and `packing` has their weights.
+`cascade` runs the three stages. P-Net runs over each image's `pyramid`, R- and O-Net on crops, and `nms` drops
+overlapping boxes after each stage. `host_networks` are the networks on a CPU with numba: the loops of `network_kernels`
+rest on `row_convolutions`, `packing` has their weights, and `suppression_loop` is the host's part of `nms`. `networks`
+are those of torch: P-Net on `canvases` that hold the levels of many images, which `canvas_kernel` paints on CUDA;
+`torch_nms` and `suppression_kernel` are the part of `nms`.
 """
