@@ -84,7 +84,7 @@ def remembering(extractor: BatchExtractor) -> BatchExtractor:
     counts = (detector.counts[PNET], detector.counts[RNET], detector.counts[ONET])
     says = (embedder.name, embedder.backend, embedder._centre is None)
     return BatchExtractor(
-        _Detector(detector, detector.settings, counts, Path(folder)),  # type: ignore[arg-type]
+        _Detector(detector, (detector.settings, type(detector.networks)), counts, Path(folder)),  # type: ignore[arg-type]
         _Embedder(embedder, says, (embedder.counts,), Path(folder)),  # type: ignore[arg-type]
         extractor.settings,
     )

@@ -25,6 +25,7 @@ EXIT_BROKEN_PIPE = 141
 
 # Control characters, ends of lines, and what turns the direction of text: a name with them could forge what is printed.
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+_ENCODER = json.JSONEncoder(allow_nan=False, default=str)
 
 
 def printable(text: str) -> str:
@@ -98,7 +99,7 @@ def write_out(parts: Iterable[str]) -> None:
 
 def dumps(report: Mapping[str, Any]) -> str:
     """`report` as one line of standard JSON: NaN and infinity become null, paths and times text."""
-    return json.dumps(_plain(report), allow_nan=False, default=str)
+    return _ENCODER.encode(_plain(report))
 
 
 def _plain(value: Any) -> Any:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -84,7 +85,7 @@ def _emit_rows(
     elif as_json:
         write_out(json_list(key, map(row_of, rows)))
     else:
-        emit({}, map(line_of, rows), as_json)
+        write_out(f"{printable(line_of(row))}\n" for row in rows)
 
 
 @people.command("list")
@@ -104,8 +105,14 @@ def list_people(opened: Opener, limit: int | None, after: str | None, as_json: b
       facepipe people list --store ~/people --csv > names.csv
       facepipe people list --store ~/people --limit 100 --after 3f2a --json
     """
-    with opened() as who:
-        _emit_rows("people", who.each(limit=limit, after=after), vars, _line, as_json, as_csv)
+    from pipeline.jobs.people import AT_ONCE
+
+    with ExitStack() as stack:
+        rows = stack.enter_context(opened()).each(limit=limit, after=after)
+        first = [*islice(rows, AT_ONCE)]
+        if len(first) < AT_ONCE:
+            stack.close()  # whoever reads the lines may want to use the store
+        _emit_rows("people", chain(first, rows), vars, _line, as_json, as_csv)
 
 
 @people.command()

@@ -23,7 +23,7 @@ from pipeline.extraction.images.device_jpeg import DeviceDecoder
 from pipeline.extraction.stored_picture import cut_faces
 from pipeline.runtime.device import device_errors, own_stream
 from pipeline.runtime.stage_times import JPEGS, StageTimes
-from pipeline.runtime.threads import keep_threads, own_threads
+from pipeline.runtime.threads import own_threads, tell_torch
 from pipeline.types import ByteArray, DecodedImage, DeviceImage, EncodedImage, boxes_of
 
 Batch = TypeVar("Batch")
@@ -49,12 +49,12 @@ class BatchWorkers(Generic[Batch]):
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="batch")
 
     def __enter__(self) -> BatchWorkers[Batch]:
-        keep_threads()  # before the workers set theirs
+        tell_torch()  # before the workers set theirs
         return self
 
     def __exit__(self, *_: object) -> None:
         self._pool.shutdown(wait=True, cancel_futures=True)
-        keep_threads()  # or every later thread would start with the workers' number
+        tell_torch()  # or every later thread would start with the workers' number
 
     def in_order(self, batches: Iterable[Batch]) -> Generator[Batch, None, None]:
         """The batches in their order, each when its work is done. Raises what the work raised, at that batch's place.

@@ -8,7 +8,7 @@ device, without a loop over faces and without waiting for the device.
 from __future__ import annotations
 
 import functools
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -55,15 +55,13 @@ _SPREAD_STEEPNESS = 4.0
 _EVENNESS_HALF = 0.6
 _EVENNESS_STEEPNESS = 6.0
 _PATCH_CELLS = 5  # the side of the patches that evenness compares, an eighth of the region
+# Faces that are none divide by zero.
+_IGNORED: Final[dict[str, Any]] = {"divide": "ignore", "invalid": "ignore", "over": "ignore"}
 # Grey levels: a patch with a spread below the first is blank; the second is the noise of 8 bits. The first is smaller,
 # so that flattening a picture never makes it more even.
 _BLANK, _NOISE = 0.1, 0.5
 
-# Faces that are none divide by zero.
-_IGNORING: Final = np.errstate(divide="ignore", invalid="ignore", over="ignore")
 
-
-@_IGNORING
 def assess_quality(crops: FaceCrops, detections: Detections) -> Array:
     """Rates n faces, from their crops [n, 3, S, S], landmarks [n, 5, 2] and scores [n], on the device of the crops:
     [n, 3] float32 in [0, 1] in the order of `types.QUALITIES`, higher is better.
@@ -71,14 +69,13 @@ def assess_quality(crops: FaceCrops, detections: Detections) -> Array:
     Each value depends on its own face only, and a mirrored face has the same values (up to rounding). The vendor's
     labels for all three: excellent from 0.7, good 0.6, marginal 0.45, poor 0.3, very poor below.
     """
-    share = _INNER * crops.box_share
-    cells = _cells(crops.pixels, share)
-    trust = _trust(detections.scores, cells, _in_cells(detections.landmarks, crops, share))
-    xp = module_of(cells)
-    return xp.stack([center_pose(detections.landmarks) * trust, _sharpness(cells), _contrast(cells)], axis=1)
+    share, xp = _INNER * crops.box_share, module_of(crops.pixels)
+    with np.errstate(**_IGNORED):
+        cells = _cells(crops.pixels, share)
+        trust = _trust(detections.scores, cells, _in_cells(detections.landmarks, crops, share))
+        return xp.stack([center_pose(detections.landmarks) * trust, _sharpness(cells), _contrast(cells)], axis=1)
 
 
-@_IGNORING
 def center_pose(landmarks: Array) -> Array:
     """(cos yaw * cos pitch * cos roll)^2 of faces whose landmarks are [n, 5, 2] float32 (x, y) in pixels: [n].
 
@@ -102,12 +99,13 @@ def center_pose(landmarks: Array) -> Array:
     fitted = like(landmarks, _fit_matrix()) @ (landmarks - landmarks.mean(axis=1, keepdims=True))
     across, down, nose = fitted[:, 0], fitted[:, 1], fitted[:, 2]
     area = across[:, 0] * down[:, 1] - across[:, 1] * down[:, 0]
-    turn = xp.square(nose).sum(axis=1) / area
-    cos_tilt = 2 / (turn + xp.sqrt(xp.square(turn) + 4))
     along, askew = across[:, 0] + down[:, 1], across[:, 1] - down[:, 0]
-    cos_roll = (along / xp.hypot(along, askew)).clip(min=0)
     is_face = area >= _MIN_EYE_DISTANCE_PX**2
-    return xp.where(is_face, xp.square(cos_tilt * cos_roll), 0.0).clip(max=1)
+    with np.errstate(**_IGNORED):
+        turn = xp.square(nose).sum(axis=1) / area
+        cos_tilt = 2 / (turn + xp.sqrt(xp.square(turn) + 4))
+        cos_roll = (along / xp.hypot(along, askew)).clip(min=0)
+        return xp.where(is_face, xp.square(cos_tilt * cos_roll), 0.0).clip(max=1)
 
 
 @functools.cache

@@ -157,7 +157,7 @@ def _detector(settings: Settings) -> Finding:
     try:
         files = verify(DETECTOR, cache_folder(settings.model.cache))
     except FacepipeError as exc:
-        return Finding("detector", FAIL, str(exc), _weights_cure(weight_set(DETECTOR)))
+        return Finding("detector", FAIL, str(exc), str(exc.fields.get("cure") or _weights_cure(weight_set(DETECTOR))))
     return Finding("detector", OK, f"{', '.join(sorted(file.name for file in files))}, verified")
 
 
@@ -170,7 +170,7 @@ def _speed(settings: Settings, weights: WeightSet) -> Finding:
     try:
         device = resolve_device(settings.run.device)
         cache = cache_folder(settings.model.cache)
-        runtime = choose_backend(settings.run.backend, str(device), cache, threads=1)
+        runtime = choose_backend(settings.run.backend, device, cache, threads=1)
     except FacepipeError as exc:
         return Finding("speed", FAIL, str(exc), 'pip install "facepipe[fast]", or leave run.backend at auto')
     missing = [package for package in _SPEED if not _can_import(package)]

@@ -26,7 +26,7 @@ from pipeline.store import USER, CorrectionAnswer, CorrectionRequest, PersonChan
 from pipeline.texts import TEXT_RULE, is_text, nfc
 from pipeline.types import Progress, SilentProgress
 
-_AT_ONCE: Final = 10_000  # people that are read together: some 10 MB
+AT_ONCE: Final = 10_000  # people that are read together: some 35 MB
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class People:
             last = _number(known, self._found(known, after))
         left = left if limit is None else limit
         while left > 0:
-            count = min(left, _AT_ONCE)
+            count = min(left, AT_ONCE)
             records = self._records(page=(last, count), counted=True)
             rows = _rows(records)
             yield from rows

@@ -57,7 +57,6 @@ class ShardStages:
         self._held: HeldPictures | None = None
         self._threads = thread_count(session.settings.run.threads)
         self._image_seconds = 0.0
-        self._store.release()  # what changed labels had read, not for the device that searches for a run
 
     def work(self, run: RunRow, *, extract: bool = True, commit: bool = True) -> None:
         """Extracts and commits the pending shards of a planned run.

@@ -421,14 +421,15 @@ class Store(RunFiles):
             self.service = load_service(self.local, self.settled)
         return self.service
 
-    def directories(self, device: str = HOST) -> Directories:
-        """Those of this process, which reads each once. `device`: where they are searched if none was read before."""
+    def directories(self, device: str | None = None) -> Directories:
+        """Those of this process, which reads each once. `device`: where they must be searched."""
         if self.service is not None:
             return self.service.directories
-        if self._directories is None:
+        if self._directories is None or device not in (None, self._directories.device):
             from pipeline.people.directory import Directories
 
-            self._directories = Directories(self.local, device)
+            self.release()
+            self._directories = Directories(self.local, device or HOST)
         return self._directories
 
     def _correct(self, request: CorrectionRequest, decoded: pa.Table | None = None) -> CorrectionAnswer:

@@ -22,6 +22,7 @@ from pipeline.errors import BadValue, CacheUnwritable
 from pipeline.models.files.cache import cache_errors, exclusive
 from pipeline.models.files.sealed import read_sealed, write_sealed
 from pipeline.models.networks.openvino import OpenVino, OpenVinoNetwork, core, openvino, openvino_version
+from pipeline.runtime.device import HOST
 
 if TYPE_CHECKING:
     from torch import nn
@@ -50,7 +51,7 @@ def choose_backend(backend: str, device: str, cache_folder: Path, threads: int, 
     if backend not in (AUTO, OPENVINO):
         return None
     problem = f"it runs on the CPU, and the device is {device}"
-    if device == "cpu":
+    if device == HOST:
         try:
             return OpenVino(openvino_version(), cache_folder, threads, calls)
         except ImportError as exc:
@@ -68,10 +69,10 @@ def fast_precision(precision: str, device: str, runtime: OpenVino | None) -> str
     float32. Raises BadValue for bfloat16 on a CPU without OpenVINO: torch is slower in it than in float32.
     """
     if precision == AUTO:
-        if device != "cpu":
+        if device != HOST:
             return FLOAT16
         return BFLOAT16 if runtime is not None and _gains_from_bfloat16() else FLOAT32
-    if precision == BFLOAT16 and device == "cpu" and runtime is None:
+    if precision == BFLOAT16 and device == HOST and runtime is None:
         problem = "on a CPU that needs OpenVINO, and torch runs the embedder"
         raise BadValue(key="run.precision", where="the settings", value=precision, expected=problem)
     return precision
@@ -98,9 +99,9 @@ def load_openvino(source: TorchSource, runtime: OpenVino, precision: str = FLOAT
     return None if model is None else OpenVinoNetwork(model, runtime, precision)
 
 
-def backend_of(network: object) -> str:
-    """What reports call the network's backend: "openvino 2026.4.1" or "torch 2.9.0"."""
-    if isinstance(network, OpenVinoNetwork):
+def backend_of(network: OpenVinoNetwork | None) -> str:
+    """What reports call the backend of a network, None for one of torch: "openvino 2026.4.1" or "torch 2.9.0"."""
+    if network is not None:
         return f"{OPENVINO} {network.version}"
     import torch
 
@@ -138,7 +139,7 @@ def _convert(source: TorchSource, runtime: OpenVino) -> tuple[Any, dict[str, str
 
 
 def _claims(source: TorchSource, runtime: OpenVino) -> dict[str, str]:
-    """What a file must say of itself to be used."""
+    """What a file must say of itself to be used. Builds of one version of torch count as one."""
     return {
         "weights_sha256": source.weights_sha256,
         "code": _code(),

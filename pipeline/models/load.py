@@ -17,6 +17,7 @@ from pipeline.models.files.converted import read_converted
 from pipeline.models.weights import ResolvedWeights, read_weights
 from pipeline.runtime.arrays import Array
 from pipeline.runtime.device import padded
+from pipeline.runtime.threads import tell_torch
 
 
 def load_torch_network(resolved: ResolvedWeights) -> nn.Module:
@@ -36,6 +37,7 @@ class TorchNetwork:
     Takes a tensor there or an array, and gives the same kind."""
 
     def __init__(self, module: nn.Module, device: str, precision: str) -> None:
+        tell_torch()  # which may be loaded only now
         self._dtype: torch.dtype = getattr(torch, precision)
         self._device = device
         self._module = module.to(device, self._dtype)

@@ -275,7 +275,7 @@ class Directories:
 
     def __init__(self, client: LocalStore, device: str = HOST, *, quantized: bool = False) -> None:
         self._client = client
-        self._device = device
+        self.device = device
         self._quantized = quantized
         self._lock = threading.Lock()
         self._loaded: dict[tuple[int, str], Directory] = {}
@@ -300,7 +300,7 @@ class Directories:
         with self._lock:
             if key not in self._loaded:
                 size = self._client.identity.embedding_size
-                self._loaded[key] = Directory(account_id, name, size, self._device, quantized=self._quantized)
+                self._loaded[key] = Directory(account_id, name, size, self.device, quantized=self._quantized)
             directory = self._loaded[key]
             self._uses[key] = self._uses.get(key, 0) + 1
         try:

@@ -51,7 +51,8 @@ def doubtful_pairs(
 ) -> Doubts:
     """The `limit` most similar pairs in `alike`, from the score on at which WIDER_FMR of two people's faces match. Not
     those who are stated to be two. The first of a pair was asked about. A threshold without doubts reads no `alike`."""
-    wider_score = similarity_score(math.sqrt(_wider(store, threshold)), threshold)
+    calibration = Calibration.from_dict(store.identity.calibration)
+    wider_score = similarity_score(math.sqrt(_wider(calibration, threshold)), threshold)
     if threshold in (0, EVERYBODY):
         return Doubts((), (), wider_score)
     found = [*alike]
@@ -74,16 +75,16 @@ def doubtful_pairs(
     return Doubts(told[:limit], [*nearest.values()], wider_score)
 
 
-def _wider(store: LocalStore, threshold: float) -> float:
+def _wider(calibration: Calibration, threshold: float) -> float:
     """The T of WIDER_FMR, of the nearest rate that the calibration knows, or `threshold` where that is wider."""
-    wider = Calibration.from_dict(store.identity.calibration).threshold_near(WIDER_FMR)
+    wider = calibration.threshold_near(WIDER_FMR)
     return min(threshold if wider is None else max(wider, threshold), MAX_THRESHOLD)
 
 
 def compared(store: LocalStore, account_id: int, person_ids: Sequence[str], threshold: float) -> Iterator[Alike]:
     """These people (roots), each with the most similar other of them, and all who may be doubtful at `threshold`."""
     calibration = Calibration.from_dict(store.identity.calibration)
-    raw = 2 * (math.sqrt(_wider(store, threshold)) / 2) ** (1 / calibration.exponent)
+    raw = 2 * (math.sqrt(_wider(calibration, threshold)) / 2) ** (1 / calibration.exponent)
     references = store.ask(overview.page_table, "references", account_id, ids=person_ids)
     rows, vectors = _with_vectors(store, references.to_pylist())
     people = np.unique([row["person_id"] for row in rows], return_inverse=True)[1].reshape(-1)

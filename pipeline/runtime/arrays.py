@@ -36,7 +36,7 @@ def on_host(array: Array) -> npt.NDArray[Any]:
 
 
 def integers(array: Array) -> Array:
-    """int64; floats lose what is behind the point."""
+    """int64; floats are truncated towards zero."""
     return array.astype(np.int64) if isinstance(array, np.ndarray) else array.long()
 
 

@@ -47,22 +47,18 @@ def set_threads(threads: int) -> int:
 def own_threads(threads: int) -> None:
     """Sets how many threads work for this thread, whatever `set_threads` sets later."""
     _threads.count = threads
+    tell_torch()
+
+
+def tell_torch() -> None:
+    """Gives torch, if it is loaded, this thread's number: for this thread, and for later ones that are given none."""
     if "torch" in sys.modules:
         import torch
 
         # When a thread first needs the number, torch gives it the one that any thread set last. Asking for it here
         # makes that happen now, so that it cannot replace this one later.
         torch.get_num_threads()
-        torch.set_num_threads(threads)
-
-
-def keep_threads() -> None:
-    """Makes this thread's number of torch's threads its own, if torch is loaded: a thread without one gets the number
-    that any thread set last."""
-    if "torch" in sys.modules:
-        import torch
-
-        torch.set_num_threads(torch.get_num_threads())
+        torch.set_num_threads(threads_here())
 
 
 @contextmanager

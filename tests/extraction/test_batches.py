@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from pipeline.extraction.batches import BatchWorkers, DeviceMemory
+from pipeline.runtime.threads import own_threads, threads_here
 
 
 def test_results_come_in_order_though_later_ones_finish_first() -> None:
@@ -58,13 +59,13 @@ def test_only_one_batch_waits() -> None:
 
 def test_torch_threads_set_elsewhere_later_do_not_reach_a_worker() -> None:
     """The models are loaded, and torch's threads set, when a batch first needs them: workers may be there."""
-    before, begun = torch.get_num_threads(), threading.Event()
+    before, begun = threads_here(), threading.Event()
     seen: list[int] = []
 
     def batches() -> Iterator[bool]:
         yield False
         assert begun.wait(30)
-        torch.set_num_threads(3)
+        own_threads(3)
         yield True
 
     def work(computes: bool) -> None:
@@ -77,7 +78,7 @@ def test_torch_threads_set_elsewhere_later_do_not_reach_a_worker() -> None:
             list(workers.in_order(batches()))
         assert (seen, torch.get_num_threads()) == ([1], 3)
     finally:
-        torch.set_num_threads(before)
+        own_threads(before)
 
 
 def test_an_error_comes_in_its_place_and_ends_the_work() -> None:
@@ -94,8 +95,8 @@ def test_an_error_comes_in_its_place_and_ends_the_work() -> None:
 
 @pytest.mark.parametrize(("workers", "threads"), [(1, 1), (2, 1), (2, 2), (1, 3)])
 def test_each_worker_computes_on_its_own_threads(workers: int, threads: int) -> None:
-    before = torch.get_num_threads()
-    torch.set_num_threads(3)
+    before = threads_here()
+    own_threads(3)
     try:
         seen: set[int] = set()
         with BatchWorkers(workers, lambda _: seen.add(torch.get_num_threads()), threads) as pool:
@@ -106,7 +107,7 @@ def test_each_worker_computes_on_its_own_threads(workers: int, threads: int) -> 
         thread.join()
         assert (seen, later, torch.get_num_threads()) == ({threads}, [3], 3)
     finally:
-        torch.set_num_threads(before)
+        own_threads(before)
 
 
 def test_several_threads_share_the_memory() -> None:

@@ -11,13 +11,17 @@ from PIL import Image
 
 from pipeline.config import DecodeSettings, Settings, load_settings
 from pipeline.errors import StoreMismatch
+from pipeline.extraction.detection.networks import TorchNetworks
 from pipeline.extraction.extractor import BatchExtractor
 from pipeline.extraction.images.decode import decode_image
+from pipeline.jobs import models
 from pipeline.jobs.models import load_extractor
 from pipeline.jobs.store_identity import make_identity
 from pipeline.models.registry import REGISTRY, weight_set
-from pipeline.types import QUALITIES
+from pipeline.types import QUALITIES, DecodedImage
 from tests.extraction.helpers import encode
+
+QUALITY = dict.fromkeys(QUALITIES, 1e-4)
 
 
 @pytest.fixture(scope="module")
@@ -62,6 +66,26 @@ def test_photos_together_give_what_they_give_alone(
         for column in ("embedding", "x1", "y2", "sharpness_quality"):
             found, expected = (np.array(table[column].to_pylist(), np.float32) for table in (faces, alone))
             np.testing.assert_allclose(found, expected, atol=2e-4 if column != "embedding" else 1e-5)
+
+
+def test_torch_finds_the_same_without_numba(
+    sface: BatchExtractor, settings: Settings, hopper_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also in pictures of a pixel and of a row, whose rows are apart in memory, and of none."""
+    monkeypatch.setattr(models, "load_host_networks", lambda: None)
+    torchs = load_extractor(settings, make_identity(settings), tmp_path)
+    assert isinstance(torchs.detector.networks, TorchNetworks)
+    hopper = np.array(Image.open(hopper_path).convert("RGB").resize((150, 175)))
+    pictures = [hopper, hopper[:, ::-1], hopper[:1, :1], hopper[:1], hopper[::-1], np.asfortranarray(hopper)]
+    images = [DecodedImage(picture, "png") for picture in pictures]
+    found, expected = torchs.extract(images), sface.extract(images)
+    assert [len(table) for table in found] == [len(table) for table in expected]
+    assert [len(table) for table in expected[:4]] == [1, 1, 0, 0]
+    for ours, others in zip(found, expected, strict=True):
+        for column, apart in {"x1": 1e-3, "landmarks": 1e-3, "confidence": 1e-5, "embedding": 1e-5, **QUALITY}.items():
+            both = (np.array(table[column].to_pylist(), np.float32) for table in (ours, others))
+            np.testing.assert_allclose(*both, rtol=0, atol=apart)
+    assert torchs.extract([]) == sface.extract([]) == []
 
 
 def test_other_preprocessing_than_the_stores_is_refused(settings: Settings, tmp_path: Path) -> None:

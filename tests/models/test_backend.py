@@ -578,3 +578,35 @@ def test_the_whole_extraction_is_the_same(photos: str, weights_cache: Path, requ
         for pair in zip(extracted, expected, strict=True):
             numbers = (np.array(table[name].to_pylist(), np.float64) for table in pair)
             np.testing.assert_allclose(*numbers, atol=tolerance, rtol=0, err_msg=name)
+
+
+THREADS = """
+import os, sys
+from pathlib import Path
+from pipeline.config import load_settings
+from pipeline.jobs import models
+from pipeline.jobs.store_identity import make_identity
+
+if sys.argv[1] == "detector":
+    models.load_host_networks = lambda: None
+flags = {"run.threads": 1, "run.device": "cpu", "run.backend": "torch" if sys.argv[1] == "embedder" else "auto"}
+settings = load_settings(environ=os.environ, flags=flags)
+assert "torch" not in sys.modules
+models.load_extractor(settings, make_identity(settings), Path())
+import torch
+from threading import Thread
+assert torch.get_num_threads() == 1, torch.get_num_threads()
+found = []
+other = Thread(target=lambda: found.append(torch.get_num_threads()))
+other.start()
+other.join()
+assert found == [1], found
+"""
+
+
+@pytest.mark.parametrize("torchs", ["embedder", "detector"])
+def test_torch_uses_the_settings_threads_if_it_is_loaded_late(torchs: str, weights_cache: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "FACEPIPE_CACHE": str(weights_cache)}
+    command = [sys.executable, "-c", THREADS, torchs]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ import pytest
 from coded_faces import CodedExtractor, Shown, photo
 
 import pipeline
+from pipeline.cli.output import write_out
 from pipeline.errors import CorrectionImpossible, UsageError
 from pipeline.jobs import people as jobs_people
 from pipeline.jobs.people import People
@@ -21,6 +22,7 @@ from pipeline.jobs.store import Store, open_store
 from pipeline.people.service import IdentityService
 from pipeline.people.types import PostRequest
 from pipeline.store import PersonChange
+from pipeline.store.local import LocalStore
 from tests.cli.report import facepipe
 from tests.people.coded_archive import SIZE, problems, serving
 
@@ -122,7 +124,7 @@ def test_a_page_reads_its_people_and_a_list_one_page_before_it_begins(
         return table
 
     monkeypatch.setattr(Store, "people", counting)
-    monkeypatch.setattr(jobs_people, "_AT_ONCE", 2)
+    monkeypatch.setattr(jobs_people, "AT_ONCE", 2)
     with open_store(store, command="test") as opened:
         rows = People(opened).each()
         first = next(rows)
@@ -131,6 +133,19 @@ def test_a_page_reads_its_people_and_a_list_one_page_before_it_begins(
         read.clear()
         assert len([*People(opened).each(limit=1, after=first.person_id)]) == 1
         assert read == [1, 1]  # whom it comes after, and who does
+
+
+@pytest.mark.parametrize(("at_once", "exit_code"), [(4, 0), (3, 41)])
+def test_who_reads_a_list_can_use_the_store_unless_it_is_long(
+    store: Path, monkeypatch: pytest.MonkeyPatch, at_once: int, exit_code: int
+) -> None:
+    def using(parts: Iterable[str]) -> None:
+        LocalStore.open(store, command="test").close()
+        write_out(parts)
+
+    monkeypatch.setattr("pipeline.cli.people.write_out", using)
+    monkeypatch.setattr(jobs_people, "AT_ONCE", at_once)
+    assert len(ask(store, "list", exit_code=exit_code)) == (1 if exit_code == 0 else 3)
 
 
 @pytest.mark.parametrize(

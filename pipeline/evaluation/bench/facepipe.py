@@ -98,9 +98,10 @@ def embeddings_of_boxes(chain: FacepipeChain, detected: Mapping[Path, Extracted]
         index = np.zeros(len(faces.boxes), np.int64)
         arrays = (index, faces.boxes, faces.landmarks, faces.scores)
         detections = Detections(*(like(batch.sizes, array) for array in arrays))
-        if embedder.alignment == FIVE_POINT:
-            crops = warp_crops(batch, detections, embedder.input_size)
-        else:
-            crops = cut_crops(batch, detections, chain.settings.align, BOX_CROP_PX).pixels
-        embeddings[file] = on_host(embedder(crops))
+        with networks.computing():
+            if embedder.alignment == FIVE_POINT:
+                crops = warp_crops(batch, detections, embedder.input_size)
+            else:
+                crops = cut_crops(batch, detections, chain.settings.align, BOX_CROP_PX).pixels
+            embeddings[file] = on_host(embedder(crops))
     return embeddings

@@ -37,13 +37,13 @@ def _paint(
     left, right = area_edges(tl.load(tile + 3), column, image_width, tl.load(tile + 10))
     corner = pixels + 3 * tl.load(bases + image)
     red, green, blue = averages(corner, image_width, top, bottom, left, right, 1, False, TAPS)
-    # As `networks.normalise` does it.
+    # As `canvases.normalise` does it.
     canvas, y, x = tl.load(tile + 6) - first, tl.load(tile + 7) + row, tl.load(tile + 8) + column
     at = out + (3 * canvas * side + y) * side + x
     tl.store(at, (red - 127.5) * 0.0078125, mask=wanted)
     tl.store(at + side * side, (green - 127.5) * 0.0078125, mask=wanted)
     tl.store(at + 2 * side * side, (blue - 127.5) * 0.0078125, mask=wanted)
-    # What depends on this tile alone: see `pyramid.Canvases`.
+    # What depends on this tile alone: see `canvases.Canvases`.
     edge, half, cell = side - 2, side // 2 - 1, side // 2 - 5
     shown = wanted & (row < height - 2) & (column < width - 2)
     tl.store(inside + (canvas * edge + y) * edge + x, shown, mask=shown)

@@ -2,7 +2,7 @@
 
 Zhang et al. 2016, "Joint Face Detection and Alignment Using Multitask Cascaded Convolutional Networks", with the
 weights, thresholds and box arithmetic of facenet-pytorch, so that it finds the same faces. The execution is our own:
-P-Net runs over the pyramids of all images at once (`proposals`), all candidate crops of a batch are cut in one gather,
+P-Net runs over the pyramids of all images at once, all candidate crops of a batch are cut in one gather,
 and the host waits for the device four times: for P-Net's cells, and for who is left before each network and in the end.
 """
 

@@ -53,7 +53,7 @@ def _pool_rows(upper: Any, lower: Any, count: int, out: Any) -> None:
 
 @compiled(**FUSED)
 def _normalise(level: Any, count: int) -> None:
-    """`networks.normalise` of the first `count` columns, in place."""
+    """`canvases.normalise` of the first `count` columns, in place."""
     for channel in range(3):
         row = level[channel]
         for x in range(count):
@@ -180,7 +180,7 @@ def scan_level(
 
 @compiled(**FUSED)
 def _side_by_side(crops: Any) -> Any:
-    """Crops [n, 3, size, size] in [0, 255], normalised as `networks.normalise` does."""
+    """Crops [n, 3, size, size] in [0, 255], normalised as `canvases.normalise` does."""
     lanes, channels, height, width = crops.shape
     out = np.zeros((height, channels, row_room(width * lanes)), np.float32)
     for n in range(lanes):

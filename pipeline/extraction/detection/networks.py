@@ -23,6 +23,7 @@ from pipeline.extraction.detection.torch_nms import load_kernel
 from pipeline.extraction.images.torch_batch import TorchBatch, load_triton, pinned_memory
 from pipeline.runtime.device import padded
 from pipeline.runtime.stage_times import RNET, CallCounts
+from pipeline.runtime.threads import tell_torch
 from pipeline.types import ByteArray
 
 # Crops in a call of R- or O-Net. CUDA's is not measured but bounded by memory (0.5 GB for O-Net's first layer).
@@ -95,6 +96,7 @@ class TorchNetworks:
 
 def load_networks(files: Mapping[str, Path], device: torch.device | str) -> TorchNetworks:
     """Loads the verified state dicts `files` ("pnet.pt", "rnet.pt", "onet.pt"), without unpickling code."""
+    tell_torch()  # which may be loaded only now
     pnet, rnet, onet = CanvasPNet(), RNet(pretrained=False), ONet(pretrained=False)
     for name, module in (("pnet.pt", pnet.net), ("rnet.pt", rnet), ("onet.pt", onet)):
         module.load_state_dict(torch.load(files[name], map_location="cpu", weights_only=True))

@@ -1,7 +1,7 @@
 """Greedy suppression on CUDA, in one launch for all groups of a batch.
 
 A program walks the boxes of its group in falling score, `_BLOCK` at a time: those that an earlier box drops are out,
-and of the others each drops later ones. The arithmetic is that of `nms.on_host`, so that every box gets the same
+and of the others each drops later ones. The arithmetic is that of `torch_nms.on_host`, so that every box gets the same
 verdict.
 
 Importing this module needs Triton, which comes with torch on Linux.
@@ -24,7 +24,7 @@ RULES: Final = ((0.5, False), (0.7, False), (0.7, True))  # limit and `of_smalle
 
 
 def greedy(boxes: torch.Tensor, starts: torch.Tensor, limit: float, of_smaller: bool) -> torch.Tensor:
-    """`nms.on_host` on the device of boxes [n, 4] float32 and starts [g + 1] int64, without waiting for it."""
+    """`torch_nms.on_host` on the device of boxes [n, 4] float32 and starts [g + 1] int64, without waiting for it."""
     kept = torch.zeros(len(boxes), dtype=torch.bool, device=boxes.device)
     if not of_smaller:
         limit = _float32_below(limit)  # torchvision compares with the float64
@@ -35,7 +35,7 @@ def greedy(boxes: torch.Tensor, starts: torch.Tensor, limit: float, of_smaller: 
 
 
 def self_check(device: torch.device, by_torch: Callable[..., torch.Tensor]) -> str | None:
-    """In what the kernel differs on the device from `nms.on_host`, or None."""
+    """In what the kernel differs on the device from `torch_nms.on_host`, or None."""
     for limit, of_smaller in RULES:
         boxes, starts = _sample(limit, of_smaller)
         expected = by_torch(boxes, starts, limit, of_smaller)

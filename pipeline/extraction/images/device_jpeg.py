@@ -105,6 +105,8 @@ class DeviceDecoder:
 
     def _on_device(self, images: Sequence[EncodedImage], device: str) -> list[DeviceImage | None]:
         """None for each image that the device cannot decode."""
+        import torch
+
         pixels: list[DeviceImage | None] = [None] * len(images)
         problem = "it refuses them all"
         for _ in range(2):
@@ -114,8 +116,6 @@ class DeviceDecoder:
             except RuntimeError as exc:  # out of memory, too
                 raise_if_failed(exc)
                 problem = str(exc).split("\n", 1)[0]  # keeping the exception would keep the batch's memory
-            import torch
-
             finish(device)  # an error that lost the device comes again, in words that are known
             torch.cuda.empty_cache()  # the library cannot have what torch keeps of freed memory
         if len(images) >= _MANY and not any(pixels):

@@ -41,7 +41,7 @@ def _faces(*joins: str) -> str:
 _PERSON: Final = "JOIN core.persons p ON p.person_id = f.person_id"
 
 
-def _merged_sets(roots: str) -> str:
+def _sets_of_roots(roots: str) -> str:
     """The table `sets` for WITH RECURSIVE: person_id and root of everybody who is merged with these, and of them. Reads
     no view, which would follow the merged sets of the whole store."""
     return f"""
@@ -93,7 +93,7 @@ _TABLES: Final = {
     # person_id (one of $ids, which are roots), and the place of the faces of best quality, $most of each, one a photo,
     # but for those whose pictures are stored.
     "faces_seen": f"""
-        WITH RECURSIVE {_merged_sets("SELECT unnest($ids::UUID[])")}
+        WITH RECURSIVE {_sets_of_roots("SELECT unnest($ids::UUID[])")}
         SELECT s.root::VARCHAR AS person_id, {_PLACE}
         {_faces("JOIN sets s ON s.person_id = f.person_id")}
             AND m.path IS NOT NULL AND NOT EXISTS (
@@ -105,7 +105,7 @@ _TABLES: Final = {
     # person_id (one of $ids, which are roots), directory_id, face_id and file (relative to the store): a row for each
     # reference, whose embedding is in the file. Without those who are hidden, and references that wait for compaction.
     "references": f"""
-        WITH RECURSIVE {_merged_sets("SELECT unnest($ids::UUID[])")}
+        WITH RECURSIVE {_sets_of_roots("SELECT unnest($ids::UUID[])")}
         SELECT s.root::VARCHAR AS person_id, p.directory_id, r.face_id, h.file
         FROM sets s JOIN core.persons p ON p.person_id = s.root
         JOIN core.reference_faces r ON r.person_id = s.person_id AND r.generation = $generation
@@ -182,7 +182,7 @@ def known_of_pairs(catalog: Catalog, ones: Sequence[str], others: Sequence[str])
         f"""
         WITH RECURSIVE pairs AS MATERIALIZED (
             SELECT unnest($1::UUID[]) AS one, unnest($2::UUID[]) AS other, generate_subscripts($1, 1) AS place
-        ), {_merged_sets("SELECT one FROM pairs UNION SELECT other FROM pairs")}, stated AS (
+        ), {_sets_of_roots("SELECT one FROM pairs UNION SELECT other FROM pairs")}, stated AS (
             SELECT a.root AS one, b.root AS other FROM core.facts t JOIN sets a ON a.person_id = t.person_id
             JOIN sets b ON b.person_id = t.other_id WHERE t.kind = 'not_same'
         ), seen AS MATERIALIZED (SELECT DISTINCT s.root, f.media_id FROM core.faces f JOIN sets s USING (person_id))
