@@ -16,8 +16,6 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, Typ
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.runtime.arrays import Array
-
 if TYPE_CHECKING:
     import pyarrow as pa
     import torch
@@ -29,6 +27,7 @@ DoubleArray: TypeAlias = npt.NDArray[np.float64]
 IntArray: TypeAlias = npt.NDArray[np.int64]
 BoolArray: TypeAlias = npt.NDArray[np.bool_]
 ByteArray: TypeAlias = npt.NDArray[np.uint8]
+Array: TypeAlias = Any  # one of NumPy, or a torch tensor on a device: `runtime.arrays` has the arithmetic for both
 
 # The status of a media row: these, or the `status` of an ImageRejected class.
 OK: Final = "ok"

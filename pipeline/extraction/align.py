@@ -10,8 +10,8 @@ import numpy as np
 
 from pipeline.config import PILLOW, AlignSettings
 from pipeline.extraction.images.batch import ImageBatch
-from pipeline.runtime.arrays import Array, floats, integers, like, module_of, on_host
-from pipeline.types import Detections, FaceCrops, FloatArray
+from pipeline.runtime.arrays import floats, integers, like, module_of, on_host
+from pipeline.types import Array, Detections, FaceCrops, FloatArray
 
 # The places of the five landmarks in a crop of 112 x 112 pixels, pixel centres at whole numbers: the template of Deng
 # et al. 2019, "ArcFace", as OpenCV's FaceRecognizerSF::alignCrop has it.

@@ -14,10 +14,10 @@ from pipeline.models.backend import TorchSource, backend_of, load_openvino
 from pipeline.models.networks.openvino import OpenVino
 from pipeline.models.registry import WeightSet
 from pipeline.models.weights import ResolvedWeights, load_centre
-from pipeline.runtime.arrays import Array, like, module_of, on_host
+from pipeline.runtime.arrays import like, module_of, on_host
 from pipeline.runtime.device import HOST, is_cuda
 from pipeline.runtime.stage_times import CallCounts
-from pipeline.types import FloatArray
+from pipeline.types import Array, FloatArray
 
 if TYPE_CHECKING:
     from torch import nn

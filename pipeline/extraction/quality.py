@@ -12,8 +12,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from pipeline.runtime.arrays import Array, like, module_of
-from pipeline.types import Detections, FaceCrops, FloatArray
+from pipeline.runtime.arrays import like, module_of
+from pipeline.types import Array, Detections, FaceCrops, FloatArray
 
 # The five landmarks of a mean frontal face: x right, y down, z towards the camera; origin between the eyes, unit the
 # eyes' distance, the eyes and the corners of the mouth in the plane z = 0. The plane's figures are medians of MTCNN

@@ -65,7 +65,7 @@ def load_detector(device: str, cache: Path) -> MtcnnNetworks:
     if device == HOST and (loops := load_host_networks()):
         networks: MtcnnNetworks = loops.HostNetworks(detector_arrays(cache))
         return networks
-    from pipeline.extraction.detection.networks import load_networks
+    from pipeline.extraction.detection.torch_networks import load_networks
 
     return load_networks(detector_files(), device)
 

@@ -15,9 +15,9 @@ from pipeline.errors import WeightsCorrupt
 from pipeline.models.architectures import ARCHITECTURES
 from pipeline.models.files.converted import read_converted
 from pipeline.models.weights import ResolvedWeights, read_weights
-from pipeline.runtime.arrays import Array
 from pipeline.runtime.device import padded
 from pipeline.runtime.threads import tell_torch
+from pipeline.types import Array
 
 
 def load_torch_network(resolved: ResolvedWeights) -> nn.Module:

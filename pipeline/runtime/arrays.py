@@ -1,16 +1,17 @@
 """Arithmetic that is written once for NumPy's arrays on the host and torch's tensors on a device.
 
-torch takes NumPy's names for functions, `axis` and `keepdims`; what the two call differently is here.
+torch takes NumPy's names for functions, `axis` and `keepdims`; what the two call differently is here. Results are of
+the kind that is given, on the same device.
 """
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-Array: TypeAlias = Any  # a NumPy array or a torch tensor; results are of the same kind, on the same device
+from pipeline.types import Array
 
 
 def module_of(array: Array) -> Any:

@@ -15,13 +15,13 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from pipeline.evaluation.bench.harness import timed
-from pipeline.extraction.detection import canvases, torch_nms
+from pipeline.extraction.detection import torch_networks, torch_nms
 from pipeline.extraction.images import torch_batch
 from pipeline.jobs import models
 
 _TOP_KERNELS = 20
 # Where a device gets its modules of Triton kernels, None where torch does the same.
-_LOADERS = ((torch_batch, "load_triton"), (canvases, "load_painter"), (torch_nms, "load_kernel"))
+_LOADERS = ((torch_batch, "load_triton"), (torch_networks, "load_painter"), (torch_nms, "load_kernel"))
 
 
 def take_cuda_branches() -> None:

@@ -17,8 +17,7 @@ from gpu_check.device_work import call_ms
 from gpu_check.findings import Findings
 from gpu_check.options import WEIGHTS, Options
 from pipeline.evaluation.bench.harness import timed
-from pipeline.extraction.detection.canvases import CANVAS_SIDE, CANVASES_PER_CALL
-from pipeline.extraction.detection.networks import CanvasPNet, load_networks
+from pipeline.extraction.detection.torch_networks import CANVAS_SIDE, CANVASES_PER_CALL, CanvasPNet, load_networks
 from pipeline.extraction.embed import BATCH_CROPS
 from pipeline.models.load import load_torch_network
 from pipeline.models.weights import detector_files, resolve

@@ -9,9 +9,9 @@ from types import ModuleType
 import pytest
 from PIL import Image
 
-from pipeline.extraction.detection import canvases
+from pipeline.extraction.detection import torch_networks
 from pipeline.extraction.detection.cascade import MtcnnNetworks
-from pipeline.extraction.detection.networks import TorchNetworks, load_networks
+from pipeline.extraction.detection.torch_networks import TorchNetworks, load_networks
 from pipeline.extraction.images import torch_batch
 from pipeline.jobs.models import load_host_networks
 from pipeline.models.weights import detector_arrays, detector_files
@@ -76,7 +76,7 @@ def interpreted_kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Module
     """Those kernels in use on CPU tensors."""
     kernels = triton_kernels, canvas_kernel = _kernels()
     monkeypatch.setattr(torch_batch, "load_triton", lambda _: triton_kernels)
-    monkeypatch.setattr(canvases, "load_painter", lambda _: canvas_kernel)
+    monkeypatch.setattr(torch_networks, "load_painter", lambda _: canvas_kernel)
     for module in kernels:
         monkeypatch.setattr(module, "PIXELS", 1024)  # the interpreter takes hardly longer than for one
     with interpreted(*kernels):

@@ -14,10 +14,9 @@ from PIL import Image
 
 from pipeline.config import AlignSettings, DetectSettings
 from pipeline.extraction.align import cut_crops
-from pipeline.extraction.detection import canvases, cascade, torch_nms
-from pipeline.extraction.detection.canvases import CANVASES_PER_CALL
+from pipeline.extraction.detection import cascade, torch_networks, torch_nms
 from pipeline.extraction.detection.cascade import MtcnnDetector, MtcnnNetworks
-from pipeline.extraction.detection.networks import TorchNetworks
+from pipeline.extraction.detection.torch_networks import CANVASES_PER_CALL, TorchNetworks
 from pipeline.extraction.images import torch_batch
 from pipeline.extraction.images.torch_batch import TorchBatch
 from pipeline.runtime.arrays import on_host
@@ -171,7 +170,11 @@ def test_operations_and_waits_of_the_device_path(
     monkeypatch.setattr("pipeline.runtime.device._FEW_SHAPES", {"cpu", "cuda"})
     detector = MtcnnDetector(networks, DetectSettings())
     with pytest.MonkeyPatch.context() as patch:
-        for module, load in ((torch_nms, "load_kernel"), (torch_batch, "load_triton"), (canvases, "load_painter")):
+        for module, load in (
+            (torch_nms, "load_kernel"),
+            (torch_batch, "load_triton"),
+            (torch_networks, "load_painter"),
+        ):
             patch.setattr(module, load, lambda _: None)
         expected = detector(TorchBatch(images, networks.device))
     monkeypatch.setattr(torch_nms, "load_kernel", lambda _: kernel)

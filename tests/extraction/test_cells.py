@@ -15,11 +15,11 @@ from facenet_pytorch.models.mtcnn import PNet
 from PIL import Image
 from torch.nn.functional import interpolate
 
-from pipeline.extraction.detection import canvases
+from pipeline.extraction.detection import torch_networks
 from pipeline.extraction.detection.canvases import normalise
 from pipeline.extraction.detection.cascade import MtcnnNetworks
-from pipeline.extraction.detection.networks import CanvasPNet, TorchNetworks
 from pipeline.extraction.detection.pyramid import Cells, Level, pyramid
+from pipeline.extraction.detection.torch_networks import CanvasPNet, TorchNetworks
 from pipeline.jobs.models import load_host_networks
 from pipeline.models.weights import detector_arrays
 from pipeline.runtime.arrays import on_host
@@ -99,7 +99,7 @@ def test_all_cells_equal_the_network_on_the_level_alone(
     request: pytest.FixtureRequest,
 ) -> None:
     """Also of a level larger than its picture; neither its neighbours nor its places on small canvases matter."""
-    monkeypatch.setattr(canvases, "CANVAS_SIDE", 64)
+    monkeypatch.setattr(torch_networks, "CANVAS_SIDE", 64)
     if path == "triton":
         request.getfixturevalue("interpreted_kernels")
     rng, pnet = np.random.default_rng(0), random_pnet(1)

@@ -11,7 +11,7 @@ from PIL import Image
 
 from pipeline.config import DecodeSettings, Settings, load_settings
 from pipeline.errors import StoreMismatch
-from pipeline.extraction.detection.networks import TorchNetworks
+from pipeline.extraction.detection.torch_networks import TorchNetworks
 from pipeline.extraction.extractor import BatchExtractor
 from pipeline.extraction.images.decode import decode_image
 from pipeline.jobs import models

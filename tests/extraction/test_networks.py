@@ -13,7 +13,7 @@ from PIL import Image
 from torch import nn
 
 from pipeline.extraction.detection.canvases import normalise
-from pipeline.extraction.detection.networks import TorchNetworks
+from pipeline.extraction.detection.torch_networks import TorchNetworks
 from pipeline.jobs.models import load_host_networks
 from pipeline.models.weights import detector_arrays
 from pipeline.runtime.stage_times import ONET, RNET

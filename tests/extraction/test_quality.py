@@ -20,7 +20,7 @@ from pipeline.config import AlignSettings, DetectSettings, MatchSettings
 from pipeline.extraction import quality
 from pipeline.extraction.align import cut_crops
 from pipeline.extraction.detection.cascade import MtcnnDetector
-from pipeline.extraction.detection.networks import TorchNetworks
+from pipeline.extraction.detection.torch_networks import TorchNetworks
 from pipeline.extraction.images.torch_batch import TorchBatch
 from pipeline.extraction.quality import assess_quality, center_pose
 from pipeline.types import QUALITIES, Detections, FaceCrops

@@ -12,11 +12,11 @@ import pytest
 import torch
 from PIL import Image
 
-from pipeline.extraction.detection import canvases
+from pipeline.extraction.detection import torch_networks
 from pipeline.extraction.detection.canvases import Packing, Tile, TileTable, pack, paint_by_torch
 from pipeline.extraction.detection.cascade import MtcnnDetector
-from pipeline.extraction.detection.networks import TorchNetworks
 from pipeline.extraction.detection.pyramid import Level
+from pipeline.extraction.detection.torch_networks import TorchNetworks
 from pipeline.extraction.extractor import BatchExtractor
 from pipeline.extraction.images import torch_batch
 from pipeline.extraction.images.host_batch import HostBatch
@@ -215,4 +215,4 @@ def test_they_compile_for_gpus(capability: int, tmp_path: Path, monkeypatch: pyt
 def test_cuda_uses_them() -> None:
     """So they passed their check on it."""
     assert torch_batch.load_triton(torch.device("cuda", 0)) is not None
-    assert canvases.load_painter(torch.device("cuda", 0)) is not None
+    assert torch_networks.load_painter(torch.device("cuda", 0)) is not None

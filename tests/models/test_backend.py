@@ -26,7 +26,7 @@ from pipeline.config import DetectSettings, Settings, load_settings
 from pipeline.errors import BadValue, WeightsCorrupt
 from pipeline.extraction.align import warp_crops
 from pipeline.extraction.detection.cascade import MtcnnDetector
-from pipeline.extraction.detection.networks import load_networks
+from pipeline.extraction.detection.torch_networks import load_networks
 from pipeline.extraction.embed import BATCH_CROPS, load_embedder
 from pipeline.extraction.extractor import BatchExtractor
 from pipeline.extraction.images.decode import decode_image

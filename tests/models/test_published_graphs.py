@@ -13,7 +13,7 @@ import torch
 from pipeline.config import DetectSettings
 from pipeline.extraction.align import FIVE_POINT_TEMPLATE, PIXEL_CENTRE, warp_crops
 from pipeline.extraction.detection.cascade import MtcnnDetector
-from pipeline.extraction.detection.networks import load_networks
+from pipeline.extraction.detection.torch_networks import load_networks
 from pipeline.extraction.embed import Embedder, load_embedder
 from pipeline.extraction.images.torch_batch import TorchBatch
 from pipeline.models.registry import weight_set

@@ -1,4 +1,4 @@
-"""P-Net in torch over canvases of one shape, which hold the pyramids of a batch.
+"""Canvases of one shape, on which torch's P-Net sees the pyramids of a batch.
 
 P-Net runs once per few canvases, whatever the number of images and scales, and every call has the same shape: constant
 memory, and fit for graph capture. A level larger than a canvas is cut into tiles that overlap by what P-Net needs, so
@@ -11,73 +11,22 @@ after the other, which takes longer to launch than to do there.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from types import ModuleType
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch import nn
 
-from pipeline.extraction.detection.pyramid import CELL, STRIDE, Cells, Level
+from pipeline.extraction.detection.pyramid import CELL, STRIDE, Level
 from pipeline.extraction.images.torch_batch import TorchBatch
-from pipeline.runtime.device import prefers_few_shapes
-from pipeline.runtime.optional_kernels import SelfCheck, if_checked
-from pipeline.runtime.stage_times import CallCounts
 
 OVERLAP = CELL - STRIDE
-CANVAS_SIDE = 512
-# By type of device; where few shapes are preferred, the last call has empty canvases. CUDA's is not measured but
-# bounded by memory (some 30 MB a canvas).
-CANVASES_PER_CALL: Final = {"cpu": 4, "cuda": 16}
 
 
 def normalise(pixels: torch.Tensor) -> torch.Tensor:
     """[0, 255] -> about [-1, 1], the range that the networks were trained on."""
     return (pixels - 127.5) * 0.0078125
-
-
-@if_checked
-def load_painter() -> tuple[ModuleType, SelfCheck]:
-    """The kernel that paints canvases on CUDA."""
-    from pipeline.extraction.detection import canvas_kernel
-
-    return canvas_kernel, canvas_kernel.self_check
-
-
-def canvas_cells(
-    pnet: nn.Module, batch: TorchBatch, pyramids: Sequence[Sequence[Level]], threshold: float, counts: CallCounts
-) -> Cells:
-    """The cells of all levels with a probability of a face of at least `threshold`. Runs `pnet`, a
-    `networks.CanvasPNet`, on `CANVASES_PER_CALL` canvases at a time."""
-    packing = pack(pyramids, CANVAS_SIDE)
-    tiles = TileTable(packing, batch.device)
-    cells = []
-    for first, canvases in _painted(batch, packing, tiles):
-        cells.append((canvases.cells, *pnet(canvases.pixels, canvases.inside, canvases.pooled_inside)))
-        counts.add(min(len(canvases.cells), packing.canvases - first))
-    if not cells:
-        empty, floats = tiles.table[:, 0], tiles.scale
-        return Cells(empty, empty, floats, empty, empty, floats, floats.new_zeros((0, 4)))
-    tile, probability, regression = (torch.cat(column) for column in zip(*cells, strict=True))
-    canvas, y, x = ((probability >= threshold) & (tile >= 0)).nonzero().unbind(1)  # the only wait
-    tile = tile[canvas, y, x]
-    image, level, row, column = tiles.places(tile, y, x)
-    found = probability[canvas, y, x], regression[canvas, :, y, x]
-    return Cells(image, level, tiles.scale[tile], column, row, *found)
-
-
-def _painted(batch: TorchBatch, packing: Packing, tiles: TileTable) -> Iterator[tuple[int, Canvases]]:
-    """The canvases of each call, and the number of the first."""
-    step, count = CANVASES_PER_CALL[batch.device.type], packing.canvases
-    if prefers_few_shapes(batch.device.type):
-        count += -count % step
-    starts = range(0, count, step)
-    if kernel := load_painter(batch.device):
-        return ((start, kernel.paint(batch, tiles, start, min(start + step, count))) for start in starts)
-    painted = paint_by_torch(batch, packing, count)
-    return ((start, painted[start : start + step]) for start in starts)
 
 
 class Tile(NamedTuple):
@@ -164,7 +113,7 @@ class TileTable:
 
 @dataclass(frozen=True)
 class Canvases:
-    """P canvases of side S, and what `networks.CanvasPNet` has to know of them."""
+    """P canvases of side S, and what `torch_networks.CanvasPNet` has to know of them."""
 
     pixels: torch.Tensor  # [P, 3, S, S] float32, normalised, 0 between the tiles
     # bool: which outputs of the first convolution and of the pooling depend on one tile alone.

@@ -16,9 +16,9 @@ from pipeline.config import DetectSettings
 from pipeline.extraction.detection.nms import by_group, suppress
 from pipeline.extraction.detection.pyramid import CELL, STRIDE, Cells, Level, most_overlap, pyramid
 from pipeline.extraction.images.batch import ImageBatch
-from pipeline.runtime.arrays import Array, floats, integers, module_of, stable_order, where_true
+from pipeline.runtime.arrays import floats, integers, module_of, stable_order, where_true
 from pipeline.runtime.stage_times import DETECTION, ONET, PNET, RNET, CallCounts, StageTimes
-from pipeline.types import ByteArray, Detections
+from pipeline.types import Array, ByteArray, Detections
 
 _ACROSS_LEVELS: Final = 0.7  # the overlap above which a box of P-Net drops one of another level
 # Of the networks of crops: the side of a crop, and the widths of the outputs.

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from pipeline.runtime.arrays import Array, float_bits, like, module_of, stable_order
+from pipeline.runtime.arrays import float_bits, like, module_of, stable_order
+from pipeline.types import Array
 
 
 def suppress(

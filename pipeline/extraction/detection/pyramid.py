@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pipeline.runtime.arrays import Array
+from pipeline.types import Array
 
 CELL = 12  # pixels that one cell of P-Net's output sees
 STRIDE = 2  # pixels between neighbouring cells

@@ -13,8 +13,7 @@ from typing import Protocol
 import numpy as np
 from PIL import Image
 
-from pipeline.runtime.arrays import Array
-from pipeline.types import ByteArray
+from pipeline.types import Array, ByteArray
 
 
 class ImageBatch(Protocol):

@@ -7,25 +7,31 @@ scales share one canvas.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Final
 
 import torch
 from facenet_pytorch.models.mtcnn import ONet, PNet, RNet
 from torch import nn
 
-from pipeline.extraction.detection.canvases import canvas_cells, load_painter, normalise
+from pipeline.extraction.detection.canvases import Canvases, Packing, TileTable, normalise, pack, paint_by_torch
 from pipeline.extraction.detection.pyramid import Cells, Level
 from pipeline.extraction.detection.torch_nms import load_kernel
 from pipeline.extraction.images.torch_batch import TorchBatch, load_triton, pinned_memory
-from pipeline.runtime.device import padded
+from pipeline.runtime.device import padded, prefers_few_shapes
+from pipeline.runtime.optional_kernels import SelfCheck, if_checked
 from pipeline.runtime.stage_times import RNET, CallCounts
 from pipeline.runtime.threads import tell_torch
 from pipeline.types import ByteArray
 
+CANVAS_SIDE = 512
+# By type of device; where few shapes are preferred, the last call has empty canvases. CUDA's is not measured but
+# bounded by memory (some 30 MB a canvas).
+CANVASES_PER_CALL: Final = {"cpu": 4, "cuda": 16}
 # Crops in a call of R- or O-Net. CUDA's is not measured but bounded by memory (0.5 GB for O-Net's first layer).
 _CROPS_PER_CALL: Final = {"cpu": 512, "cuda": 2048}
 _CROP_COUNTS: Final = (128, 512, 2048)  # in a call, where few shapes are preferred
@@ -58,6 +64,48 @@ class CanvasPNet(nn.Module):
         return net.conv4_1(x).softmax(dim=1)[:, 1], net.conv4_2(x)
 
 
+@if_checked
+def load_painter() -> tuple[ModuleType, SelfCheck]:
+    """The kernel that paints canvases on CUDA."""
+    from pipeline.extraction.detection import canvas_kernel
+
+    return canvas_kernel, canvas_kernel.self_check
+
+
+def _canvas_cells(
+    pnet: CanvasPNet, batch: TorchBatch, pyramids: Sequence[Sequence[Level]], threshold: float, counts: CallCounts
+) -> Cells:
+    """The cells of all levels with a probability of a face of at least `threshold`. Runs on
+    `CANVASES_PER_CALL` canvases at a time."""
+    packing = pack(pyramids, CANVAS_SIDE)
+    tiles = TileTable(packing, batch.device)
+    cells = []
+    for first, canvases in _painted(batch, packing, tiles):
+        cells.append((canvases.cells, *pnet(canvases.pixels, canvases.inside, canvases.pooled_inside)))
+        counts.add(min(len(canvases.cells), packing.canvases - first))
+    if not cells:
+        empty, floats = tiles.table[:, 0], tiles.scale
+        return Cells(empty, empty, floats, empty, empty, floats, floats.new_zeros((0, 4)))
+    tile, probability, regression = (torch.cat(column) for column in zip(*cells, strict=True))
+    canvas, y, x = ((probability >= threshold) & (tile >= 0)).nonzero().unbind(1)  # the only wait
+    tile = tile[canvas, y, x]
+    image, level, row, column = tiles.places(tile, y, x)
+    found = probability[canvas, y, x], regression[canvas, :, y, x]
+    return Cells(image, level, tiles.scale[tile], column, row, *found)
+
+
+def _painted(batch: TorchBatch, packing: Packing, tiles: TileTable) -> Iterator[tuple[int, Canvases]]:
+    """The canvases of each call, and the number of the first."""
+    step, count = CANVASES_PER_CALL[batch.device.type], packing.canvases
+    if prefers_few_shapes(batch.device.type):
+        count += -count % step
+    starts = range(0, count, step)
+    if kernel := load_painter(batch.device):
+        return ((start, kernel.paint(batch, tiles, start, min(start + step, count))) for start in starts)
+    painted = paint_by_torch(batch, packing, count)
+    return ((start, painted[start : start + step]) for start in starts)
+
+
 @dataclass(frozen=True)
 class TorchNetworks:
     """P-, R- and O-Net on one device, in float32: see `cascade.MtcnnNetworks`."""
@@ -86,7 +134,7 @@ class TorchNetworks:
     def likely_cells(
         self, batch: TorchBatch, pyramids: Sequence[Sequence[Level]], threshold: float, counts: CallCounts
     ) -> Cells:
-        return canvas_cells(self.pnet, batch, pyramids, threshold, counts)
+        return _canvas_cells(self.pnet, batch, pyramids, threshold, counts)
 
     def run(self, stage: str, pixels: torch.Tensor) -> tuple[torch.Tensor, ...]:
         network = self.rnet if stage == RNET else self.onet
