@@ -50,7 +50,7 @@ def decode_rejected(store: Store, settings: Settings, rejected: pa.Table, progre
 
     @cache
     def load() -> BatchExtractor:
-        with shown.meanwhile("loading the models"), loading_models(stop):
+        with loading_models(stop), shown.meanwhile("loading the models"):
             return load_extractor(settings, identity, store.path, NETWORK_THREADS)
 
     pixel_hash = PixelHash(identity.pixel_key)

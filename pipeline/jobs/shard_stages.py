@@ -173,7 +173,7 @@ class ShardStages:
             session = self._session
             path, identity = session.request.store, self._store.identity
             shown = self._progress.meanwhile("loading the models")
-            with shown, self._times.stage(LOAD), loading_models(session.stop):
+            with loading_models(session.stop), shown, self._times.stage(LOAD):
                 self._extractor = load_extractor(session.settings, identity, path, NETWORK_THREADS)
             session.profiler.watch(self._extractor.detector.networks.device)
         return self._extractor

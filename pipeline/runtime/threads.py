@@ -93,6 +93,7 @@ class _SingleThreadedBlas:
     def __call__(self) -> Iterator[None]:
         with self._lock:
             if not self._inside:
+                self._take_turn()
                 self._limit = self._controller.limit(limits=1, user_api="blas")
             self._inside += 1
         try:
@@ -101,14 +102,25 @@ class _SingleThreadedBlas:
             with self._lock:
                 self._inside -= 1
                 if not self._inside:
-                    self._limit.restore_original_limits()
+                    self._restore()
 
     def leave(self) -> None:
         """In a forked child no thread is inside."""
         self._lock = threading.Lock()
         if self._inside:
             self._inside = 0
-            self._limit.restore_original_limits()
+            self._restore()
+
+    def _restore(self) -> None:
+        self._take_turn()
+        self._limit.restore_original_limits()
+        self._take_turn()
+
+    def _take_turn(self) -> None:
+        """From threadpoolctl 3.8 on, one thread sets the number and those of others do nothing until it is told so."""
+        for library in self._controller.lib_controllers:
+            if hasattr(library, "clear_controlling_thread"):
+                library.clear_controlling_thread(force=True)
 
 
 single_threaded_blas = _SingleThreadedBlas()

@@ -29,6 +29,7 @@ def models(*words: object) -> Result:
 
 
 def test_list_names_every_set_and_its_state(cache: Path) -> None:
+    cached_file(weight_set("detector"), cache).unlink(missing_ok=True)
     states = {name: row["state"] for name, row in report_of(models("list", "--json"))["models"].items()}
     assert states == {"casia-webface": "ready", "vggface2": "absent", "sface": SFACE_STATE, "detector": "installed"}
     cached_file(weight_set("casia-webface"), cache).unlink()

@@ -579,6 +579,6 @@ def test_a_device_without_room_for_the_models_is_an_error_with_a_way_out(
     def full(*_: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 MiB")
 
-    monkeypatch.setattr(models, "load_networks", full)
+    monkeypatch.setattr(models, "load_detector", full)
     with pytest.raises(DeviceOutOfMemory, match=r"Tried to allocate 2\.00 MiB.*End what else uses it"):
         models.load_extractor(settings, make_identity(settings), tmp_path)

@@ -96,6 +96,13 @@ def test_matrix_products_run_alone_while_any_thread_asks_for_that() -> None:
                 assert blas_threads() == {1}
             assert blas_threads() == {1}
         assert blas_threads() == {2}
+        with ThreadPoolExecutor(1) as one, ThreadPoolExecutor(1) as other:  # entered by one thread, left by another
+            for _ in range(2):
+                block = single_threaded_blas()
+                one.submit(block.__enter__).result()
+                assert blas_threads() == {1}
+                other.submit(block.__exit__, None, None, None).result()
+                assert blas_threads() == {2}
     assert blas_threads() == before
 
 

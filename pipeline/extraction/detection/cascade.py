@@ -129,7 +129,7 @@ class MtcnnDetector:
         scores = probability[:, 1]
         xp = module_of(boxes)
         sides = boxes[:, None, 2:] - boxes[:, None, :2] + 1
-        landmarks = xp.swapaxes(points.reshape(-1, 2, 5), 1, 2) * sides + boxes[:, None, :2] - 1
+        landmarks = xp.stack([points[:, :5], points[:, 5:]], axis=2) * sides + boxes[:, None, :2] - 1
         boxes = _shift(boxes, regression, extra=1)
         group = xp.where(scores > self.settings.onet_threshold, image, len(batch))
         order, kept = suppress(boxes, scores, group, len(batch), 0.7, of_smaller=True)

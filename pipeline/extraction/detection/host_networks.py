@@ -1,4 +1,4 @@
-"""The three networks of MTCNN on the host: convolutions in compiled loops, dense layers in NumPy.
+"""The three networks of MTCNN on the host, in compiled loops.
 
 Importing this module needs numba.
 """
@@ -35,7 +35,7 @@ class HostNetworks:
         """`weights` of "pnet", "rnet" and "onet"."""
         pnet = weights["pnet"]
         first, second, third = _packed_layers(pnet, 3)
-        face, box = (_dense(pnet, name) for name in ("conv4_1", "conv4_2"))
+        face, box = (_layer(pnet, name) for name in ("conv4_1", "conv4_2"))
         self._pnet = (first, second, third, _flat(*face), _flat(*box))  # as `network_kernels.scan_level` takes them
         self._crop_networks = {
             RNET: CropNetwork(weights["rnet"], network_kernels.rnet_features, 3, "4", ("5_2", "5_1")),
@@ -91,30 +91,45 @@ class CropNetwork:
         """`loop` has the convolutions; `dense` and `outputs` are the numbers of the dense layers after them."""
         self._loop = loop
         self._layers = _packed_layers(weights, convolutions)
-        self._dense = _dense(weights, f"dense{dense}")
+        self._dense = _dense(weights, dense)
         self._slope = weights[f"prelu{dense}.weight"]
-        self._outputs = [_dense(weights, f"dense{number}") for number in outputs]
+        self._outputs = [_dense(weights, number) for number in outputs]
 
     def __call__(self, pixels: FloatArray) -> tuple[FloatArray, ...]:
-        weight, bias = self._dense
-        features = np.empty((len(pixels), weight.shape[1]), np.float32)
-        jobs = [slice(start, start + _CROPS_PER_JOB) for start in range(0, len(pixels), _CROPS_PER_JOB)]
-        over_threads(lambda job: self._loop(pixels[job], *self._layers, features[job]), jobs)
-        x = features @ weight.T + bias
-        x = np.where(x > 0, x, self._slope * x)
-        *regressions, logits = [x @ weight.T + bias for weight, bias in self._outputs]
+        jobs = [slice(start, start + _CROPS_PER_JOB) for start in range(0, max(len(pixels), 1), _CROPS_PER_JOB)]
+        parts = over_threads(lambda job: self._outputs_of(pixels[job]), jobs)
+        *regressions, logits = (np.concatenate(column) for column in zip(*parts, strict=True))
         odds = np.exp(logits - logits.max(axis=1, keepdims=True))
         return (*regressions, odds / odds.sum(axis=1, keepdims=True))
+
+    def _outputs_of(self, pixels: FloatArray) -> list[FloatArray]:
+        features = np.empty((len(pixels), len(self._dense[0])), np.float32)
+        self._loop(pixels, *self._layers, features)
+        x = _product(features, *self._dense)
+        x = np.where(x > 0, x, self._slope * x)
+        return [_product(x, *layer) for layer in self._outputs]
 
 
 def _packed_layers(weights: Weights, count: int) -> list[FloatArray]:
     """The first `count` convolutions of a network with their activations, as the loops take them."""
-    return [packed_layer(*_dense(weights, f"conv{k}"), weights[f"prelu{k}.weight"]) for k in range(1, count + 1)]
+    return [packed_layer(*_layer(weights, f"conv{k}"), weights[f"prelu{k}.weight"]) for k in range(1, count + 1)]
 
 
-def _dense(weights: Weights, name: str) -> tuple[FloatArray, FloatArray]:
+def _layer(weights: Weights, name: str) -> tuple[FloatArray, FloatArray]:
     """A layer's weight and bias."""
     return weights[f"{name}.weight"], weights[f"{name}.bias"]
+
+
+def _dense(weights: Weights, number: str) -> tuple[FloatArray, FloatArray]:
+    """Those of a dense layer, as `network_kernels.dense` takes them."""
+    weight, bias = _layer(weights, f"dense{number}")
+    return np.ascontiguousarray(weight.T), bias
+
+
+def _product(x: FloatArray, weight: FloatArray, bias: FloatArray) -> FloatArray:
+    out = np.empty((len(x), len(bias)), np.float32)
+    network_kernels.dense(x, weight, bias, out)
+    return out
 
 
 def _flat(weight: FloatArray, bias: FloatArray) -> tuple[FloatArray, FloatArray]:

@@ -285,3 +285,20 @@ def onet_features(crops: Any, layer1: Any, layer2: Any, layer3: Any, layer4: Any
         x, width = _convolve_and_pool(x, layer2, width, 3, lanes)
         x, width = _convolve_and_pool(x, layer3, width, 2, lanes)
         _write_features(_convolve(x, layer4, width, lanes), width - 1, lanes, out[start : start + _LANES])
+
+
+@compiled("void(f4[:,::1], f4[:,::1], f4[::1], f4[:,::1])", **FUSED)
+def dense(x: Any, weights: Any, bias: Any, out: Any) -> None:
+    """A dense layer: x [n, i], weights [i, o] and bias [o] -> `out` [n, o]. A row's sums have the same order, and the
+    same bits, whatever the other rows are; those of a matrix product of BLAS have not."""
+    for start in range(0, len(x), _LANES):
+        end = min(start + _LANES, len(x))
+        for n in range(start, end):
+            for k in range(len(bias)):
+                out[n, k] = bias[k]
+        for i in range(len(weights)):
+            row = weights[i]
+            for n in range(start, end):
+                value, sums = x[n, i], out[n]
+                for k in range(len(row)):
+                    sums[k] += value * row[k]

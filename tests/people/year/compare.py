@@ -84,7 +84,7 @@ def _compare_facts(rows: Callable[[str], list[Any]], model: Model) -> None:
 def compare_list(people: People, model: Model) -> None:
     found = [(p.person_id, p.name, p.photos, p.faces, p.occurrence, p.merged, p.hidden) for p in people.all()]
     expected = []
-    for root in sorted(model.roots(), key=lambda p: min(one.age for one in model.set_of(p))):
+    for root in sorted(model.roots(), key=lambda p: p.age):
         members = model.set_of(root)
         faces = model.faces_of(*members)
         photos = {face.photo.path for face in faces}
