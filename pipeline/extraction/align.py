@@ -115,5 +115,8 @@ def _sampled(batch: ImageBatch, image_index: Array, frames: Sequence[Array], siz
     y = steps[None, :, None, None] * down[:, None, None]
     points = origin[:, None, None] + x + y
     pixels = batch.sample(image_index, points.reshape(len(points), -1, 2))
-    means = pixels.reshape(-1, size, samples, size, samples, 3).mean(axis=(2, 4))
+    # Slice by slice: NumPy's mean over such short axes takes twice as long.
+    parts = pixels.reshape(-1, size, samples, size, samples, 3)
+    rows = sum(parts[:, :, k] for k in range(samples))
+    means = sum(rows[:, :, :, k] for k in range(samples)) / samples**2
     return module_of(means).moveaxis(means, -1, 1)
