@@ -116,7 +116,7 @@ def _model(source: TorchSource, runtime: OpenVino) -> Any:
     converted = None
     try:
         with exclusive(runtime.cache, path.name):
-            if (found := read_sealed(path, claims)) is not None:  # another process made it meanwhile
+            if (found := read_sealed(path, claims)) is not None:  # another process made it while this one waited
                 return _unpack(*found)
             converted = _convert(source, runtime)
             _write(path, {**claims, **converted[1]}, converted[0])

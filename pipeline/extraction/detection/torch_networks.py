@@ -152,5 +152,5 @@ def load_networks(files: Mapping[str, Path], device: torch.device | str) -> Torc
         module.eval().requires_grad_(False).to(device)
     networks = TorchNetworks(pnet, rnet, onet)
     for load in (load_triton, load_painter, load_kernel):
-        load(torch.device(networks.device))  # now, as their comparison might find no memory beside a batch
+        load(torch.device(networks.device))  # now: during a batch their comparison might find no memory
     return networks
