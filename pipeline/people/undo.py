@@ -77,7 +77,10 @@ def _changed_since(plan: Plan, before: Rows, after: Rows) -> Iterator[str]:
     for person_id, reference in after.references.items():
         if references.get(person_id) != reference:
             yield f"the person {person_id} got another reference"
+    unmoved = {face_id: person_id for person_id, face_id in before.references.items() if face_id not in owners}
     for face in there:
+        if unmoved.get(face.face_id, face.person_id) != face.person_id:
+            yield f"the face {face.face_id} was moved"
         old, new = owners.get(face.face_id, (None, None))
         if new not in after.references and references.get(str(new)) == face.face_id:
             yield f"the face {face.face_id} became the reference of the person {new}"

@@ -324,6 +324,16 @@ class TestUndo:
         with pytest.raises(UndoBlocked, match="became the reference"):
             people.correct("undo", correction_id=moved.correction_id)
 
+    def test_nobody_gets_the_face_of_another_as_reference(self, people: People) -> None:
+        """A move left its person with another of its faces as the reference; made again, it needs that one."""
+        reference = people.reference(people.two)
+        (other,) = {4, 5} - {reference}
+        people.correct("move", people.one, faces=(reference,))
+        undone = people.correct("undo").undone_by
+        people.correct("split", people.two, faces=(other,))
+        with pytest.raises(UndoBlocked, match=f"the face {other} was moved"):
+            people.correct("undo", correction_id=undone)
+
     def test_nobody_gets_a_face_back_who_is_gone_or_faceless(self, people: People) -> None:
         first = people.correct("move", people.one, faces=(4,)).correction_id
         people.correct("move", people.one, faces=(5,))
