@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Final
@@ -47,7 +47,7 @@ class ChangedPhotos:
         self._gate, self._matcher, self._bound = gate, matcher, bound
         self._rows: dict[int, ExtractedRow] = {}
         self._erased: set[int] = set()  # media whose labels were erased
-        self._persons: dict[str, dict[str, PersonRecord]] = {}  # as they are before anything else is read of them
+        self._persons: dict[str, list[PersonRecord]] = {}  # as they are before anything else is read of them
         self._earlier: dict[int, list[StoredFace]] = defaultdict(list)  # by their media
         self._embeddings: dict[int, FloatArray] = {}  # of the earlier faces
         self._going: list[StoredFace] = []
@@ -67,7 +67,7 @@ class ChangedPhotos:
         if not there:
             return
         faces = self.plan.faces(media_ids=there)
-        persons = {str(f.person_id): _records(self.directory, str(f.person_id)) for f in faces if f.person_id}
+        persons = _records(self.directory, (f.person_id for f in faces if f.person_id))
         for face in faces:
             self._earlier[face.media_id].append(face)
         vectors = client.face_vectors([face.face_id for face in faces if face.has_embedding])
@@ -92,7 +92,7 @@ class ChangedPhotos:
 
     def is_outdated(self) -> bool:
         """Whether any person who lost a face has changed since, ignoring counters."""
-        return any(_records(self.directory, person_id) != then for person_id, then in self._persons.items())
+        return _records(self.directory, self._persons) != self._persons
 
     def take_over(self, faces: dict[int, Sighting]) -> None:
         """Resolves faces (by face id) that were also in the photo's previous version and had a person or a
@@ -157,7 +157,7 @@ class ChangedPhotos:
                 is_reference = face.face_id in self._references and self._new[face_id].keeps_vector
                 self.plan.succeed(face, face_id, self._facts.get(face.face_id, []), reference=is_reference)
         # Of a person who is being committed this moment nothing is known here: then this is outdated.
-        self.plan.settle([p for p in self._persons if self.directory.get(p) is not None])
+        self.plan.settle(self.directory.of(self._persons))
 
     def face_changes(self) -> list[FaceChange]:
         """Who lost and who gained a face, photo by photo."""
@@ -183,11 +183,11 @@ class ChangedPhotos:
 
     def _root(self, person_id: str, deleted: Set[str]) -> str:
         """The root of a person after the commit; of a set that is deleted as a whole, the root that it had."""
-        root = self.directory.root(person_id)
-        if root is None or root.person_id not in deleted:
-            return person_id if root is None else root.person_id
+        root = self.directory.root_id(person_id)
+        if root not in deleted:
+            return root
         members = (record.person_id for record in self.directory.merged_set(person_id))
-        return next((member for member in members if member not in deleted), root.person_id)
+        return next((member for member in members if member not in deleted), root)
 
 
 def replaced_by(row: ExtractedRow) -> Sequence[int]:
@@ -203,11 +203,11 @@ def _place(box: Box, width: int | None, height: int | None) -> Box | None:
     return x1 / width, y1 / height, x2 / width, y2 / height
 
 
-def _records(directory: Directory, person_id: str) -> dict[str, PersonRecord]:
-    """Those that are merged with a person, without what posts and runs count."""
+def _records(directory: Directory, person_ids: Iterable[str]) -> dict[str, list[PersonRecord]]:
+    """Those that are merged with each of these persons, without what posts and runs count."""
     return {
-        r.person_id: replace(r, occurrence=0, last_occurrence_at=r.added_at, modified_at=r.added_at)
-        for r in directory.merged_set(person_id)
+        person_id: [replace(r, occurrence=0, last_occurrence_at=r.added_at, modified_at=r.added_at) for r in records]
+        for person_id, records in directory.merged_sets(person_ids).items()
     }
 
 

@@ -91,7 +91,7 @@ class Changes:
         self._updated: dict[str, dict[str, Any]] = {}  # columns of stored persons, as they will be
         inserting = [s for s in decision.sightings if s.outcome == "inserted"]
         matched = decision.matched - {s.new_id for s in inserting}
-        self._known = {person_id: self._directory.record(person_id) for person_id in matched}  # and who are merged
+        self._known = {record.person_id: record for record in self._directory.those(matched)}  # and who are merged
         shown = occurrences(self._directory, decision.sightings)
         self._seen = {person_id: count for person_id, count in shown.items() if person_id in self._known}
         self._references: list[Sighting] = []  # the faces that become references

@@ -79,7 +79,7 @@ class Plan:
         before, after = self.rows()
         chosen = {} if dry_run else {p: face_id for p, face_id in after.references.items() if face_id is not None}
         pictures = {person_id: self.pictures[face_id] for person_id, face_id in chosen.items()}
-        stored = map(self.directory.get, {*after.persons, *self.seen})
+        stored = self.directory.of((*after.persons, *after.references, *self.seen))
         last = self.undoes
         return Change(
             self.directory.account_id,
@@ -89,7 +89,7 @@ class Plan:
             before,
             after,
             self.seen,
-            seqs={record.person_id: record.seq for record in stored if record is not None},
+            seqs={person_id: record.seq for person_id, record in stored.items()},
             pictures={p: (self.guid(chosen[p]), file, MEDIA_TYPE) for p, file in pictures.items() if file is not None},
             vectors=self.vectors(list(chosen.values())),
             admitted={face_id: self.decoded[face_id].embedding for face_id in self._faces if face_id in self.decoded},
@@ -102,14 +102,14 @@ class Plan:
         )
 
     def is_outdated(self) -> bool:
-        """Whether a post or a run has changed what it changes or rests on. (`DirectoryView.corrections`
-        counts corrections.) Changes of other people do not matter."""
+        """Whether a post or a run has changed what it changes or rests on. (`Directory.changed` counts
+        corrections.) Changes of other people do not matter."""
         _, after = self.rows()
         gone = {person_id for person_id, columns in after.persons.items() if columns is None}
         children = (child.person_id for person_id in gone for child in self.directory.children(person_id))
+        now = self.directory.of(self.known)
         return any(child not in after.persons for child in children) or any(
-            not _same(record, self.directory.get(person_id), whole=person_id in gone)
-            for person_id, record in self.known.items()
+            not _same(record, now.get(person_id), whole=person_id in gone) for person_id, record in self.known.items()
         )
 
     def faces(

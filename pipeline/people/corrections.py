@@ -21,7 +21,7 @@ from pipeline.extraction.images.decode import Decoder
 from pipeline.people import merging
 from pipeline.people.correction_plan import IS, IS_NOT, NOBODY, Plan, has_name
 from pipeline.people.decide import urgently
-from pipeline.people.directory import Directories, DirectoryView
+from pipeline.people.directory import Changed, Directories
 from pipeline.people.labels import labels_followed
 from pipeline.people.reference_pictures import Pictures
 from pipeline.people.regroup import regroup
@@ -130,7 +130,7 @@ class Corrections:
         counts only if no correction was committed while it was decided."""
         asked, directory = (request, decoded, pictures), pictures.directory
         for _ in range(_FREE_TRIES):
-            before = directory.view()
+            before = directory.changed
             try:
                 found = _decided(self._planned(*asked), request)
                 if request.dry_run:
@@ -141,7 +141,7 @@ class Corrections:
                     return answer
             except RequestError:
                 with self._directories.writing(directory):
-                    if directory.view().corrections == before.corrections:
+                    if directory.changed.corrections == before.corrections:
                         raise
         return urgently(urgent, self._locked, *asked)
 
@@ -157,12 +157,12 @@ class Corrections:
             _decide(plan, request)
         return plan
 
-    def _commit_valid(self, decided: _Decided, before: DirectoryView, ahead: dict[str, Row]) -> CorrectionAnswer | None:
+    def _commit_valid(self, decided: _Decided, before: Changed, ahead: dict[str, Row]) -> CorrectionAnswer | None:
         """None: the decision is outdated. `before`: what was there when it began. `ahead`: its pictures, from
         `images_ahead`."""
         directory = decided.plan.directory
         with self._directories.writing(directory):
-            if directory.view().face_corrections != before.face_corrections or decided.plan.is_outdated():
+            if directory.changed.of_faces != before.of_faces or decided.plan.is_outdated():
                 return None
             return self._commit(decided, ahead)
 
@@ -198,9 +198,10 @@ def _require_allowed(plan: Plan, before: Rows, after: Rows, *, unique_external_i
     CorrectionImpossible, StatedTwoPeople, ExternalIdTaken; for an undo UndoBlocked."""
     try:
         _require_merges(plan, before, after)
-        for person_id in dict.fromkeys((*after.persons, *after.references)):
-            columns, known = after.persons.get(person_id, {}), plan.directory.get(person_id)
-            if columns is None or known is None:
+        stored = plan.directory.of((*after.persons, *after.references))
+        for person_id, known in stored.items():
+            columns = after.persons.get(person_id, {})
+            if columns is None:
                 continue
             loses_face = plan.undoes is not None and after.references.get(person_id, 0) is None
             if not loses_face and columns.keys().isdisjoint(_NAMES):
@@ -208,8 +209,10 @@ def _require_allowed(plan: Plan, before: Rows, after: Rows, *, unique_external_i
             new = replace(known, **columns)
             if unique_external_ids and new.external_id != known.external_id:
                 require_free(plan.directory, new.external_id, person_id)
-            reference = after.references.get(person_id, plan.directory.reference_of(person_id)[1])
-            if reference is None and not has_name(new) and (loses_face or has_name(known)):
+            if has_name(new) or not (loses_face or has_name(known)):
+                continue
+            stored_one = plan.client.reference_faces([person_id]).get(person_id)
+            if after.references.get(person_id, stored_one) is None:
                 detail = f"The person {person_id} has no face and would have no name: forget it instead."
                 raise CorrectionImpossible(detail=detail)
     except RequestError as exc:
@@ -242,11 +245,9 @@ def _answer(plan: Plan, request: CorrectionRequest, change: Change) -> Correctio
     others = sorted(before.person_ids | after.person_ids)
     mentioned = dict.fromkeys([*owners, *after.persons, *after.references, *others])
     gone = dict.fromkeys(change.gone)
-    names = {}
-    for person_id in mentioned:
-        known = plan.directory.get(person_id)
-        if name := (after.persons.get(person_id) or {}).get("name") or (known and known.name):
-            names[person_id] = str(name)
+    stored = {person_id: record.name for person_id, record in plan.directory.of(mentioned).items()}
+    new = {person_id: (columns or {}).get("name") for person_id, columns in after.persons.items()}
+    names = {p: name for p in mentioned if (name := new.get(p) or stored.get(p))}
     answer = CorrectionAnswer(
         correction_id=None,
         kind=request.kind,
@@ -263,7 +264,7 @@ def _answer(plan: Plan, request: CorrectionRequest, change: Change) -> Correctio
 
 def _decide(plan: Plan, request: CorrectionRequest) -> None:
     """Adds to the plan what a correction of this kind changes. Raises RequestErrors."""
-    persons = [plan.directory.record(person_id) for person_id in dict.fromkeys(request.person_ids)]
+    persons = plan.directory.those(request.person_ids)
     if not persons and request.kind in _OF_SOMEBODY:
         raise CorrectionImpossible(detail="It names nobody.")
     change, changing = request.change, persons
@@ -309,8 +310,8 @@ def _decide(plan: Plan, request: CorrectionRequest) -> None:
 
 def _sets(plan: Plan, persons: Sequence[PersonRecord]) -> dict[str, set[str]]:
     """The root of each person -> the ids of all that are merged with it."""
-    sets = [plan.directory.merged_set(person.person_id) for person in persons]
-    return {members[0].person_id: {member.person_id for member in members} for members in sets}
+    sets = [plan.directory.merged_ids(person.person_id) for person in persons]
+    return {members[0]: set(members) for members in sets}
 
 
 def _merge(plan: Plan, persons: Sequence[PersonRecord], request: CorrectionRequest) -> None:
@@ -328,7 +329,7 @@ def _unmerge(plan: Plan, request: CorrectionRequest) -> None:
     two: dict[Fact, None] = {}
     for record in merging.unmerged(plan.directory, request.person_ids):
         person = plan.directory.record(record.person_id)
-        root = plan.directory.merged_set(person.person_id)[0].person_id
+        root = plan.directory.root_id(person.person_id)
         two.update(dict.fromkeys(two_people(person.person_id, one) for one in (root, str(person.parent_id))))
         plan.update(person, parent_id=None)
     if request.origin == USER:

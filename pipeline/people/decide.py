@@ -110,8 +110,7 @@ def occurrences(directory: Directory, sightings: Sequence[Sighting]) -> Counter[
     again = set()
     for s in sightings:
         if s.person_id is not None and made_by.get(s.person_id) != s.photo:
-            root = directory.root(s.person_id)  # None of a new person
-            seen = s.photo, root.person_id if root else s.person_id
+            seen = s.photo, directory.root_id(s.person_id)
             counted.setdefault(seen, s.person_id)
             if s.again:
                 again.add(seen)
@@ -135,7 +134,7 @@ def decide_faces(directory: Directory, sightings: Sequence[Sighting], matcher: M
         grouped = group_faces(faces, view.index, matcher)
         positions, inserted = grouped.position.tolist(), grouped.inserted.tolist()
         matched_ids = {view.person_ids[p] for p in positions if 0 <= p < len(view.index)}
-        if any(directory.get(person_id) is None for person_id in matched_ids):
+        if len(directory.of(matched_ids)) < len(matched_ids):
             continue  # deleted since the view was taken
         new_ids = [s.new_id for s, is_new in zip(sightings, inserted, strict=True) if is_new]
         decided = []

@@ -11,263 +11,176 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import NamedTuple
 
 import numpy as np
 
-from pipeline.errors import InputError, PersonUnknown, RequestError
+from pipeline.errors import InputError, RequestError
 from pipeline.matching.references import IndexView, ReferenceIndex
 from pipeline.people.locks import DirectoryLock, SharedLock
+from pipeline.people.records import Records, Stored, StoredDirectory
 from pipeline.runtime.device import HOST
-from pipeline.store import Change, Committed, FaceVector, LocalStore, PersonRecord, References, utc_now
-
-_BYTES_PER_PERSON: Final = 1200  # of the Python objects of one identity, measured
+from pipeline.store import Change, Committed, LocalStore, References
 
 
 @dataclass(frozen=True)
 class DirectoryView:
-    """A directory as it was at one moment."""
+    """The references of a directory as they were at one moment."""
 
     index: IndexView
     person_ids: Sequence[str]  # of each position of the index
-    corrections: int = 0  # how many were made, deletions included
-    face_corrections: int = 0  # those that changed more than columns of persons: decisions rest on the rest
 
 
-class Directory:
-    """The identities of one directory."""
+class Changed(NamedTuple):
+    """How many changes a directory has followed."""
+
+    all: int = 0
+    corrections: int = 0  # deletions included
+    of_faces: int = 0  # corrections of more than columns of persons: decisions rest on the rest
+
+
+class Directory(Records):
+    """The identities of one directory: its records, and the index of its references."""
 
     def __init__(
         self,
         account_id: int,
         name: str,
         embedding_size: int,
+        stored: Stored,
         device: str = HOST,
         *,
         quantized: bool = False,
     ) -> None:
         """`quantized`: for searches of a few faces at a time, as `ReferenceIndex` has it."""
+        super().__init__(stored)
         self.account_id = account_id
         self.name = name
         self.lock = DirectoryLock()
         self.loaded = False
         self.in_doubt = False  # a change failed half-way: the store may hold more or less than this
-        self._maps = threading.Lock()  # held briefly, while the maps are changed or read together
+        self.changed = Changed()
+        self._stored = stored
         self._new_index = partial(ReferenceIndex, embedding_size, device, quantized=quantized)
+        self._reading = threading.Lock()  # while the index is read
+        self._maps = threading.Lock()  # held briefly, while the index and what follows are changed or read together
         self._index = self._new_index()
-        self._person_ids: list[str] = []
-        self._persons: dict[str, PersonRecord] = {}
-        self._positions: dict[str, int] = {}
-        self._children: dict[str, set[str]] = {}
-        self._by_external_id: dict[str, set[str]] = {}
-        self._guids: set[str] = set()  # of pictures
-        self._view = DirectoryView(self._index.view(), self._person_ids)
+        self._view: DirectoryView | None = None  # None: the index is not read yet
+        self._shown = 0  # the last commit that the index shows
+        self._missed: list[tuple[Change, Committed]] | None = None  # changes since it began to be read
+        self._number([])
 
-    def load(self, stored: References) -> None:
-        """Takes over what the store holds, whatever was here before. The caller has the lock alone."""
-        index = self._new_index()
-        order = np.array([person.seq for person in stored.persons], dtype=np.int64)
-        index.append(stored.vectors, order, stored.image_hashes, stored.boxes)
-        with self._maps:
-            self._index = index
-            self._number([person.person_id for person in stored.persons])
-            for known in (self._persons, self._children, self._by_external_id, self._guids):
-                known.clear()
-            for person in (*stored.persons, *stored.faceless):
-                self._put(person)
-            self._show(corrected=True, faces=True)  # a correction may be committed that failed afterwards
+    def load(self) -> None:
+        """Reads what the store holds, whatever was here before: the index if it was read, else when somebody asks for
+        it. Until that is done, and if it fails, the directory answers as before. The caller has the lock alone."""
+        merges, was_all_kept = self._stored.merges(), self._all_kept
+        with self._reading:
+            found = None if self._view is None else self._stored.references()
+            self.take(merges)
+            with self._maps:
+                if found is not None:
+                    self._take_index(found)
+                self._count_change(corrected=True, of_faces=True)  # one may be committed that failed afterwards
         self.loaded, self.in_doubt = True, False
-
-    def __len__(self) -> int:
-        return len(self._persons)
-
-    @property
-    def people(self) -> int:
-        """How many people there are: a merged set is one."""
-        with self._maps:
-            return len(self._persons) - sum(map(len, self._children.values()))
+        if was_all_kept:
+            self.keep_all()
 
     @property
     def memory_bytes(self) -> int:
         """Estimate of what the vectors and the records take."""
-        return self._view.index.host_vectors.nbytes + _BYTES_PER_PERSON * len(self._persons)
+        return self._index.view().host_vectors.nbytes + super().memory_bytes
 
     def view(self) -> DirectoryView:
-        return self._view
+        """The references as they are now."""
+        if self._view is not None:
+            return self._view
+        with self._reading:
+            return self._view or self._read_index()
 
     def reference_of(self, person_id: str) -> tuple[DirectoryView, int | None]:
         """A view, and where in its index the person's reference is; None for an unknown person, and one without."""
+        view = self.view()
         with self._maps:
-            return self._view, self._positions.get(person_id)
+            return self._view or view, self._positions.get(person_id)
 
-    # Reading
-
-    def records(self) -> list[PersonRecord]:
-        """All records, in the order of insertion."""
+    def _read_index(self) -> DirectoryView:
         with self._maps:
-            records = list(self._persons.values())
-        return _by_age(records)
+            self._missed = []
+        try:
+            found = self._stored.references()
+            with self._maps:
+                self._take_index(found)
+                for change, committed in self._missed:
+                    self._change_index(change, committed)
+                return self._show()
+        finally:
+            self._missed = None
 
-    def get(self, person_id: str) -> PersonRecord | None:
-        with self._maps:
-            return self._persons.get(person_id)
-
-    def record(self, person_id: str) -> PersonRecord:
-        """Raises PersonUnknown."""
-        record = self.get(person_id)
-        if record is None:
-            raise PersonUnknown
-        return record
-
-    def with_external_id(self, external_id: str) -> list[PersonRecord]:
-        """Records with this external id, in the order of insertion."""
-        with self._maps:
-            records = [self._persons[person_id] for person_id in self._by_external_id.get(external_id, ())]
-        return _by_age(records)
-
-    def has_image(self, guid: str) -> bool:
-        """Whether it is somebody's picture."""
-        with self._maps:
-            return guid in self._guids
-
-    def root(self, person_id: str) -> PersonRecord | None:
-        """The root of a person: itself where nothing is merged. None for an unknown person."""
-        with self._maps:
-            return self._root(person_id)
-
-    def _root(self, person_id: str) -> PersonRecord | None:
-        record = self._persons.get(person_id)
-        while record is not None and record.parent_id is not None:
-            record = self._persons[record.parent_id]
-        return record
-
-    def merged_set(self, person_id: str) -> list[PersonRecord]:
-        """The root of a person, then all below it in the order of insertion. Empty for an unknown person."""
-        with self._maps:
-            root = self._root(person_id)
-            if root is None:
-                return []
-            member_ids = [root.person_id]
-            for member_id in member_ids:  # grows as it goes: a chain of merges may be longer than calls can be nested
-                member_ids.extend(self._children.get(member_id, ()))
-            below = [self._persons[member_id] for member_id in member_ids[1:]]
-        return [root, *_by_age(below)]
-
-    def children(self, person_id: str) -> list[PersonRecord]:
-        """Records whose parent it is, in the order of insertion."""
-        with self._maps:
-            records = [self._persons[child_id] for child_id in self._children.get(person_id, ())]
-        return _by_age(records)
-
-    # Applying a change
+    def _take_index(self, found: References) -> None:
+        index = self._new_index()
+        index.append(found.vectors, found.orders, found.image_hashes, found.boxes)
+        self._index, self._shown = index, found.number
+        self._number(list(found.person_ids))
+        self._show()
 
     def apply(self, change: Change, committed: Committed) -> None:
         """Brings the directory to its state after a committed change. The caller has the lock."""
-        after, gone = change.after, dict.fromkeys(change.gone)
+        self.follow(change, committed)
         with self._maps:
-            records = self._changed_records(change, committed)
-            chosen = {p: change.vectors[face] for p, face in after.references.items() if face is not None}
-            lost = [person_id for person_id, face in after.references.items() if face is None]
-            seqs = {person_id: records[person_id].seq for person_id in chosen}
-            self._change_index(seqs, [*gone, *(person_id for person_id in lost if person_id not in gone)], chosen)
-            for person_id in gone:
-                self._forget_maps(person_id)
-                del self._persons[person_id]
-            for record in records.values():
-                self._put(record)
-            if self._index.worth_compacting:
-                self._compact()
-            self._show(corrected=change.is_logged, faces=change.is_logged and change.is_of_faces)
+            if self._view is not None:
+                self._change_index(change, committed)
+                self._show()
+            elif self._missed is not None:
+                self._missed.append((change, committed))
+            self._count_change(corrected=change.is_logged, of_faces=change.is_logged and change.is_of_faces)
 
-    def _changed_records(self, change: Change, committed: Committed) -> dict[str, PersonRecord]:
-        after, records = change.after, dict[str, PersonRecord]()
-        for person_id in dict.fromkeys((*after.persons, *after.references, *change.seen)):
-            columns = after.persons.get(person_id, {})
-            if columns is None:
-                continue
-            new = {"modified_at": committed.at, **columns} if person_id in after.persons else {}
-            if person_id in after.references:
-                new["image_guid"], *_ = change.pictures.get(person_id, (None,))
-            known = self._persons.get(person_id)
-            if known is None:
-                seq = committed.seqs.get(person_id, columns.get("seq"))
-                records[person_id] = PersonRecord(**{"image_guid": None, **new, "seq": seq})
-                continue
-            if person_id in change.seen:
-                new["occurrence"] = known.occurrence + change.seen[person_id]
-                new["last_occurrence_at"] = committed.at
-            records[person_id] = replace(known, **new)
-        return records
+    def _show(self) -> DirectoryView:
+        """From now on a view has what is here."""
+        self._view = DirectoryView(self._index.view(), self._person_ids)
+        return self._view
 
-    def _show(self, *, corrected: bool, faces: bool) -> None:
-        """From now on a view has what is here. `corrected`: by a correction; `faces`: by one of more than columns of
-        persons."""
-        corrections, of_faces = self._view.corrections + corrected, self._view.face_corrections + faces
-        self._view = DirectoryView(self._index.view(), self._person_ids, corrections, of_faces)
+    def _count_change(self, *, corrected: bool, of_faces: bool) -> None:
+        count = self.changed
+        self.changed = Changed(count.all + 1, count.corrections + corrected, count.of_faces + of_faces)
 
-    def clear(self) -> None:
-        """Follows the deletion of the directory. The caller has the lock alone."""
-        deletion = Change(self.account_id, self.name, "delete_directory", deleted=list(self._persons))
-        self.apply(deletion, Committed(utc_now(), {}, None))
-
-    def _put(self, record: PersonRecord) -> None:
-        self._forget_maps(record.person_id)
-        self._persons[record.person_id] = record
-        if record.image_guid is not None:
-            self._guids.add(record.image_guid)
-        if record.parent_id is not None:
-            self._children.setdefault(record.parent_id, set()).add(record.person_id)
-        if record.external_id is not None:
-            self._by_external_id.setdefault(record.external_id, set()).add(record.person_id)
-
-    def _forget_maps(self, person_id: str) -> None:
-        old = self._persons.get(person_id)
-        if old is None:
+    def _change_index(self, change: Change, committed: Committed) -> None:
+        """All changes in one step, because each step copies the list of removed positions."""
+        if committed.number <= self._shown:
             return
-        if old.image_guid is not None:
-            self._guids.remove(old.image_guid)
-        for mapping, key in ((self._children, old.parent_id), (self._by_external_id, old.external_id)):
-            if key is not None:
-                mapping[key].discard(person_id)
-                if not mapping[key]:
-                    del mapping[key]
-
-    def _change_index(self, seqs: Mapping[str, int], lost: Sequence[str], new: Mapping[str, FaceVector]) -> None:
-        """Makes all changes in one step, because each step copies the list of removed positions. `lost`: the persons
-        who have no reference any more, or had none. `new`: references by person."""
-        former = [person_id for person_id in (*lost, *new) if person_id in self._positions]
-        removed = np.array([self._positions[person_id] for person_id in former], dtype=np.int64)
+        chosen = {p: face_id for p, face_id in change.after.references.items() if face_id is not None}
+        former = dict.fromkeys([*change.gone, *change.after.references])
+        removed = [person_id for person_id in former if person_id in self._positions]
+        positions = np.array([self._positions.pop(person_id) for person_id in removed], dtype=np.int64)
         start = len(self._index)
-        if new:
+        if chosen:
+            faces = [change.vectors[face_id] for face_id in chosen.values()]
             self._index.append(
-                np.stack([face.embedding for face in new.values()]),
-                np.array([seqs[person_id] for person_id in new], dtype=np.int64),
-                [face.image_hashes for face in new.values()],
-                np.array([face.box for face in new.values()], dtype=np.float32),
-                removed,
+                np.stack([face.embedding for face in faces]),
+                np.array([_seq_of(person_id, change, committed) for person_id in chosen], dtype=np.int64),
+                [face.image_hashes for face in faces],
+                np.array([face.box for face in faces], dtype=np.float32),
+                positions,
             )
-        elif len(removed):
-            self._index.remove(removed)
-        for person_id in former:
-            del self._positions[person_id]
-        for position, person_id in enumerate(new, start):
+        elif len(positions):
+            self._index.remove(positions)
+        for position, person_id in enumerate(chosen, start):
             self._person_ids.append(person_id)
             self._positions[person_id] = position
-
-    def _compact(self) -> None:
-        """Makes a new index without the removed rows; older views keep the old one."""
-        self._index, kept = self._index.compacted()
-        self._number([self._person_ids[position] for position in kept.tolist()])
+        if self._index.worth_compacting:
+            self._index, kept = self._index.compacted()  # older views keep the old one
+            self._number([self._person_ids[position] for position in kept.tolist()])
 
     def _number(self, person_ids: list[str]) -> None:
         self._person_ids = person_ids
         self._positions = {person_id: position for position, person_id in enumerate(person_ids)}
 
 
-def _by_age(records: Iterable[PersonRecord]) -> list[PersonRecord]:
-    return sorted(records, key=lambda record: record.seq)
+def _seq_of(person_id: str, change: Change, committed: Committed) -> int:
+    """The number of a person who gets a reference: drawn, or stored, or brought back by an undo."""
+    columns = change.after.persons.get(person_id) or {}
+    return int(committed.seqs.get(person_id) or change.seqs.get(person_id) or columns["seq"])
 
 
 class Directories:
@@ -282,10 +195,11 @@ class Directories:
         self._uses: dict[tuple[int, str], int] = {}
 
     def load_all(self) -> None:
-        """Reads every directory that holds an identity."""
+        """Reads every directory that holds an identity, with its index and, if they are not too many, all records."""
         for row in self._client.directories():
-            with self.using(row.account_id, row.name):
-                pass
+            with self.using(row.account_id, row.name) as directory:
+                directory.view()
+                directory.keep_all()
 
     def all(self) -> list[Directory]:
         """The directories in memory."""
@@ -299,15 +213,15 @@ class Directories:
         key = account_id, name
         with self._lock:
             if key not in self._loaded:
-                size = self._client.identity.embedding_size
-                self._loaded[key] = Directory(account_id, name, size, self.device, quantized=self._quantized)
+                size, stored = self._client.identity.embedding_size, StoredDirectory(self._client, account_id, name)
+                self._loaded[key] = Directory(account_id, name, size, stored, self.device, quantized=self._quantized)
             directory = self._loaded[key]
             self._uses[key] = self._uses.get(key, 0) + 1
         try:
             if not directory.loaded:
                 with directory.lock.alone():  # the first user reads it; users of other directories need not wait
                     if not directory.loaded:
-                        self._read(directory)
+                        directory.load()
             yield directory
         finally:
             with self._lock:
@@ -366,7 +280,4 @@ class Directories:
         if directory.in_doubt:
             directory.lock.wait_until_idle()
         if directory.in_doubt:  # nobody else read it meanwhile
-            self._read(directory)
-
-    def _read(self, directory: Directory) -> None:
-        directory.load(self._client.references(directory.account_id, directory.name))
+            directory.load()

@@ -79,7 +79,7 @@ class _Following(Plan):
         changed: dict[str, list[_Changed]] = defaultdict(list)
         for one in self._of_somebody(self._photos(list(self._labels), [])):
             changed[one.root.person_id].append(one)
-        sets = {root: self.directory.merged_set(root) for root in changed}
+        sets = self.directory.merged_sets(changed)
         root_of = {record.person_id: root for root, records in sets.items() for record in records}
         photos = {root: {one.photo.media_id: one.photo for one in ones} for root, ones in changed.items()}
         for photo in self._photos([], list(root_of)):
@@ -129,11 +129,12 @@ class _Following(Plan):
         face is nobody's, are only noted; of what was erased not even that."""
         found: list[_Changed] = []
         nobodys: list[LabelledPhoto] = []
+        roots = self.directory.roots({photo.person_id for photo in photos if photo.person_id is not None})
         for photo in photos:
             if photo.media_id in self._other_bytes or photo.label == ERASED or photo.outcome == "removed":
                 continue
             label = self._labels[photo.media_id]
-            root = None if photo.person_id is None else self.directory.root(photo.person_id)
+            root = roots.get(photo.person_id or "")
             if not any(label):
                 self._settled(photo, label)
             elif photo.face_id is None or photo.person_id is None:
@@ -271,8 +272,7 @@ class _Following(Plan):
 
     def _denies(self, fact: Fact, target: str | None) -> bool:
         """Whether a face of which this is stated cannot become this person's (None: a new one's)."""
-        root = self.directory.root(fact.person_id) if fact.person_id is not None else None
-        same = root is not None and root.person_id == target
+        same = fact.person_id is not None and self.directory.root_id(fact.person_id) == target
         return fact.kind == NOBODY or same == (fact.kind != IS)
 
     def _settled(self, photo: LabelledPhoto, label: Label) -> None:
@@ -295,11 +295,12 @@ class _PeopleByLabel:
         self._roots: dict[str, str] = {}
         self._by_part: tuple[dict[str, set[str]], ...] = defaultdict(set), defaultdict(set)
         wanted = {(part, text) for label in labels for part, text in enumerate(_key(label)) if text}
-        for record in directory.records():
-            label = _key(renamed.get(record.person_id, _label_of(record)))
+        names, external_ids = ([text for part, text in wanted if part == which] for which in (0, 1))
+        called = {record.person_id: _label_of(record) for record in directory.called(names, external_ids)}
+        for person_id, said in {**called, **renamed}.items():
+            label = _key(said)
             if not wanted.isdisjoint(enumerate(label)):
-                root = directory.root(record.person_id)
-                self.add(record.person_id, record.person_id if root is None else root.person_id, label)
+                self.add(person_id, directory.root_id(person_id), label)
 
     def add(self, person_id: str, root: str, label: Label) -> None:
         self._roots[person_id] = root

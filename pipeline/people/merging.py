@@ -15,12 +15,8 @@ from pipeline.store import PersonRecord
 def _records(directory: Directory, person_ids: Sequence[str], new: PersonRecord | None = None) -> list[PersonRecord]:
     """Distinct records, the oldest first; `new` is about to be inserted. Raises PersonUnknown."""
     inserted = [new] if new is not None else []
-    known = [directory.record(one) for one in dict.fromkeys(person_ids) if new is None or one != new.person_id]
+    known = directory.those(one for one in person_ids if new is None or one != new.person_id)
     return [*sorted(known, key=lambda person: person.seq), *inserted]
-
-
-def _root(directory: Directory, person: PersonRecord) -> PersonRecord:
-    return directory.root(person.person_id) or person
 
 
 def root_of_merge(directory: Directory, person_ids: Sequence[str]) -> PersonRecord:
@@ -32,7 +28,7 @@ def root_of_merge(directory: Directory, person_ids: Sequence[str]) -> PersonReco
 def _root_among(directory: Directory, persons: Sequence[PersonRecord]) -> PersonRecord:
     roots = [person for person in persons if person.parent_id is None]
     root = next((p for p in roots if directory.children(p.person_id)), roots[0] if roots else None)
-    return root or _root(directory, persons[0])
+    return root or directory.record(directory.root_id(persons[0].person_id))
 
 
 def merged_parents(
@@ -42,7 +38,7 @@ def merged_parents(
     Raises PersonUnknown."""
     persons = _records(directory, person_ids, new)
     root = _root_among(directory, persons)
-    tops = dict.fromkeys(_root(directory, person).person_id for person in persons)
+    tops = dict.fromkeys(directory.root_id(person.person_id) for person in persons)
     return {top: root.person_id for top in tops if top != root.person_id}
 
 
@@ -61,8 +57,7 @@ def lineage(directory: Directory, parents: Mapping[str, str | None], person_id: 
     while at is not None and at not in passed:
         yield at
         passed.add(at)
-        record = directory.get(at)
-        at = parents.get(at, record.parent_id if record is not None else None)
+        at = parents.get(at, directory.parent_id(at))
 
 
 def below_itself(directory: Directory, parents: Mapping[str, str | None]) -> str | None:

@@ -30,7 +30,7 @@ from pipeline.people.decide import (
 )
 from pipeline.people.directory import Directories, Directory
 from pipeline.people.types import Conflict, FaceResult, PostRequest, PostResult, SimilarPerson
-from pipeline.people.views import most_similar, root_view
+from pipeline.people.views import most_similar, root_views
 from pipeline.runtime.threads import usable_cores
 from pipeline.store import LocalStore, PostedImage
 from pipeline.types import DecodedImage
@@ -224,8 +224,9 @@ def _results(
     decision: Decision, similar: Sequence[Sequence[SimilarPerson]] | None, conflicts: Mapping[int, Conflict]
 ) -> list[FaceResult]:
     results = []
+    views = root_views(decision.directory, {s.person_id for s in decision.sightings if s.person_id is not None})
     for sighting in decision.sightings:
-        person = root_view(decision.directory, sighting.person_id) if sighting.person_id is not None else None
+        person = views.get(sighting.person_id or "")
         results.append(
             FaceResult(
                 face=sighting.face,

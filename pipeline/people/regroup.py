@@ -110,7 +110,7 @@ class _Known:
     def __init__(self, client: LocalStore, directory: Directory) -> None:
         self._index = directory.view().index
         # Before the faces: who is another by the commit was known by another picture, maybe.
-        self.records = {record.person_id: record for record in directory.records()}
+        self.records = {record.person_id: record for record in directory.everybody()}
         self._faces, self.vectors = client.faces_to_regroup(directory.account_id, directory.name)
         # Of a person who is being committed this moment nothing is known here yet.
         self._faces = [f for f in self._faces if f.stored.person_id is None or f.stored.person_id in self.records]

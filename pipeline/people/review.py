@@ -6,6 +6,7 @@ index, at a threshold that is wider than the one that joins. What several faces 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -16,7 +17,7 @@ import numpy as np
 from pipeline.matching.match import Matcher
 from pipeline.people.directory import Directory, DirectoryView
 from pipeline.people.rules import NOT_SAME
-from pipeline.store import LocalStore
+from pipeline.store import LocalStore, PersonRecord
 
 WALKED: Final = 512  # people whose turn it is in one page, at most
 FACES: Final = 4  # of a person that are compared
@@ -59,23 +60,23 @@ def review(
     WALKED. `others`: root -> place in the order, of all that count. Pairs that are stated to be two people are left
     out. `narrow` joins; `wide` says who is alike."""
     found, walked = _alike(directory, people[:WALKED], others, wide, count)
-    members = {
-        root: [record.person_id for record in directory.merged_set(root)] for root in dict.fromkeys(sum(found, ()))
-    }
+    there = directory.merged_sets(dict.fromkeys(itertools.chain(*found)))
+    members = {root: [record.person_id for record in records] for root, records in there.items()}
     apart = _stated(client, directory, members)
-    pairs = [pair for pair in found if frozenset(pair) not in apart and members[pair[0]] and members[pair[1]]]
+    pairs = [pair for pair in found if frozenset(pair) not in apart and members.keys() >= {*pair}]
     return ReviewPage(_ranked(client, pairs, members, narrow, wide), walked)
 
 
 def most_similar(directory: Directory, people: Sequence[str], matcher: Matcher) -> Iterator[tuple[str, str, float]]:
     """Each of these people (roots) with the roots of the references that are most similar to its own, and their
     contract distances. Without hidden people."""
-    shown = [root for root in people if (record := directory.get(root)) is not None and not record.ignored]
+    shown = [root for root, record in directory.of(people).items() if not record.ignored]
     view, owners, positions = _references_of(directory, shown)
     near = matcher.nearest(view.index, view.index.host_vectors[positions], _NEIGHBOURS)
+    roots = directory.roots({view.person_ids[place] for place in near.positions.ravel().tolist() if place >= 0})
     for root, places, distances in zip(owners, near.positions.tolist(), near.distances.tolist(), strict=True):
         for place, distance in zip(places, distances, strict=True):
-            other = directory.root(view.person_ids[place]) if place >= 0 else None
+            other = roots.get(view.person_ids[place]) if place >= 0 else None
             if other is not None and other.person_id != root and not other.ignored:
                 yield root, other.person_id, distance
 
@@ -83,8 +84,8 @@ def most_similar(directory: Directory, people: Sequence[str], matcher: Matcher) 
 def _references_of(directory: Directory, people: Sequence[str]) -> tuple[DirectoryView, list[str], list[int]]:
     """A view, the person (root) of each reference that is searched for, and its position."""
     view, owners, positions = directory.view(), [], []
-    for root in people:
-        for position in islice(_references(directory, view, root), _REFERENCES):
+    for root, records in directory.merged_sets(people).items():
+        for position in islice(_references(directory, view, records), _REFERENCES):
             owners.append(root)
             positions.append(position)
     return view, owners, positions
@@ -102,17 +103,17 @@ def _alike(
         neighbours.setdefault(root, []).extend(place for place in row if place >= 0)
     for walked, root in enumerate(people, 1):
         for place in neighbours.get(root, ()):
-            other = directory.root(view.person_ids[place])
-            if other is not None and others.get(other.person_id, -1) > others[root]:
-                found[root, other.person_id] = None
+            other = directory.root_id(view.person_ids[place])
+            if others.get(other, -1) > others[root]:
+                found[root, other] = None
         if len(found) >= count:
             return list(found), walked
     return list(found), len(people)
 
 
-def _references(directory: Directory, view: DirectoryView, root: str) -> Iterator[int]:
+def _references(directory: Directory, view: DirectoryView, records: Sequence[PersonRecord]) -> Iterator[int]:
     """The positions in the view of a merged set's references."""
-    for record in directory.merged_set(root):
+    for record in records:
         seen, position = directory.reference_of(record.person_id)
         if position is not None and seen.index.lineage is view.index.lineage and position < len(view.index):
             yield position
@@ -124,8 +125,7 @@ def _stated(client: LocalStore, directory: Directory, members: Mapping[str, Sequ
     apart = set()
     for fact in client.facts_about([], everybody):
         if fact.kind == NOT_SAME:
-            roots = (directory.root(str(person_id)) for person_id in (fact.person_id, fact.other_id))
-            apart.add(frozenset(root.person_id for root in roots if root is not None))
+            apart.add(frozenset(directory.root_id(str(person_id)) for person_id in (fact.person_id, fact.other_id)))
     return apart
 
 

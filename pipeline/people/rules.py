@@ -33,7 +33,7 @@ def broken_constraints(
     """The constraints, but those that are withdrawn, whose two people these new parents (id -> parent's id) would make
     one."""
     ids = {person_id for pair in parents.items() for person_id in pair if person_id is not None}
-    joined = {record.person_id for one in ids for record in directory.merged_set(one)} | ids
+    joined = {member for one in ids for member in directory.merged_ids(one)}
     constraints = [fact for fact in client.facts_about([], sorted(joined)) if fact not in withdrawn]
     merged_already = set(together(directory, {}, constraints))
     return [fact for fact in together(directory, parents, constraints) if fact not in merged_already]

@@ -71,8 +71,7 @@ class IdentityService:
     def people(self, account_id: int, directory: str) -> list[PersonView]:
         """All records, in the order of insertion."""
         with self.directories.using(account_id, directory) as opened:
-            records = opened.records()
-        return all_views(records)
+            return all_views(opened.everybody())
 
     def roots(self, account_id: int, directory: str) -> list[PersonView]:
         """All records without a parent, in the order of insertion."""
@@ -99,13 +98,10 @@ class IdentityService:
     def pictures(self, account_id: int, directory: str, person_ids: Sequence[str]) -> dict[str, str]:
         """The guid of a picture of each of these people: their own, or of one who is merged with them; without those
         who have none."""
-        found = {}
         with self.directories.using(account_id, directory) as opened:
-            for person_id in person_ids:
-                guids = (record.image_guid for record in opened.merged_set(person_id))
-                if guid := next(filter(None, guids), None):
-                    found[person_id] = guid
-        return found
+            sets = opened.merged_sets(person_ids)
+        guids = {p: next((r.image_guid for r in records if r.image_guid), None) for p, records in sets.items()}
+        return {person_id: guid for person_id, guid in guids.items() if guid is not None}
 
     def face_image(self, account_id: int, directory: str, person_id: str) -> StoredImage:
         """The record's own current picture. Raises PersonUnknown, and ObjectUnknown where it has none."""
@@ -128,7 +124,7 @@ class IdentityService:
         """
         with self.directories.using(account_id, directory) as opened:
             try:
-                if not opened.has_image(guid):
+                if not opened.has_picture(guid):
                     raise ObjectUnknown
                 return StoredImage(guid, *self._client.read_image(account_id, guid, at_rest=at_rest))
             except ObjectUnknown:
@@ -162,7 +158,7 @@ class IdentityService:
         with self.directories.using(account_id, directory) as opened, self.directories.writing(opened):
             self._housekeeper.note_change()
             deleted = self._client.delete_directory(account_id, directory)
-            opened.clear()
+            opened.load()
         return deleted
 
     def enrol_shard(self, run_id: str, shard: int) -> None:

@@ -34,7 +34,7 @@ from pipeline.people.decide import (
     occurrences,
     urgently,
 )
-from pipeline.people.directory import Directories, Directory, DirectoryView
+from pipeline.people.directory import Changed, Directories, Directory
 from pipeline.people.duplicate_faces import DuplicateResolver, mark_changed
 from pipeline.people.reference_pictures import Pictures
 from pipeline.runtime.threads import over_threads
@@ -77,14 +77,14 @@ class _Part:
     """What a shard has of one directory, decided."""
 
     directory: Directory
-    before: DirectoryView  # it was decided afterwards
+    before: Changed  # it was decided afterwards
     photos: ChangedPhotos
     faces: Mapping[int, Sighting]  # by face id, in manifest order
     decision: Decision | None  # None: nothing was to be decided
 
     def is_outdated(self) -> bool:
         return (
-            self.directory.view().face_corrections != self.before.face_corrections
+            self.directory.changed.of_faces != self.before.of_faces
             or (self.decision is not None and self.decision.is_outdated())
             or self.photos.is_outdated()
         )
@@ -196,7 +196,7 @@ class Enroller:
 
     def _decide(self, shard: _Shard) -> list[_Part]:
         """Decides every face, each directory for itself."""
-        before = {name: directory.view() for name, directory in shard.directories.items()}
+        before = {name: directory.changed for name, directory in shard.directories.items()}
         rows: dict[str, dict[int, ExtractedRow]] = {name: {} for name in shard.directories}
         for photo, row in enumerate(shard.rows):
             rows[_directory_of(row)][photo] = row

@@ -16,7 +16,7 @@ def undo(plan: Plan, request: CorrectionRequest) -> None:
     """Plans the way back from the correction that is asked for, or from the last one of the origin. Raises
     CorrectionImpossible, UndoBlocked, PictureMissing."""
     last = plan.undoes = _wanted(plan, request)
-    known = {person_id: plan.directory.get(person_id) for person_id in (*last.after.persons, *last.after.references)}
+    known = plan.directory.of((*last.after.persons, *last.after.references))
     for what in (*_changed_since(plan, last.before, last.after), *_lost_vectors(last)):
         raise UndoBlocked(correction_id=last.correction_id, kind=last.kind, detail=what)
     wanted = [face_id for face_id in last.before.references.values() if face_id is not None]
@@ -24,7 +24,7 @@ def undo(plan: Plan, request: CorrectionRequest) -> None:
     for person_id, face_id in last.before.references.items():
         if face_id is not None:
             plan.pictures.pick(person_id, [by_id[face_id]])
-    plan.known = {person_id: record for person_id, record in known.items() if record is not None}
+    plan.known = known
 
 
 def _wanted(plan: Plan, request: CorrectionRequest) -> Correction:
@@ -48,11 +48,12 @@ def _wanted(plan: Plan, request: CorrectionRequest) -> Correction:
 def _changed_since(plan: Plan, before: Rows, after: Rows) -> Iterator[str]:
     """What was changed since the correction, or is missing and needed to undo it; in words."""
     not_needed = {p for rows in (before, after) for p, columns in rows.persons.items() if columns is None}
+    stored = plan.directory.of(before.person_ids | after.person_ids)
     for person_id in sorted(before.person_ids - not_needed):
-        if plan.directory.get(person_id) is None:
+        if person_id not in stored:
             yield f"the person {person_id} was deleted"
     for person_id, columns in after.persons.items():
-        record = plan.directory.get(person_id)
+        record = stored.get(person_id)
         made = before.persons[person_id] is None
         for name, value in (columns or {}).items():
             own = made and name in ("occurrence", "last_occurrence_at", "modified_at", "seq")

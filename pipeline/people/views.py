@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -22,10 +22,9 @@ def epoch_ms(moment: datetime) -> int:
     return (moment - _EPOCH) // _MS
 
 
-def root_view(directory: Directory, person_id: str) -> PersonView | None:
-    """The root of a person, None for an unknown person."""
-    members = directory.merged_set(person_id)
-    return _view(members[0], members) if members else None
+def root_views(directory: Directory, person_ids: Iterable[str]) -> dict[str, PersonView]:
+    """The root of each of these persons, without unknown ones."""
+    return {person_id: _view(members[0], members) for person_id, members in directory.merged_sets(person_ids).items()}
 
 
 def person_view(directory: Directory, record: PersonRecord) -> PersonView:
@@ -85,9 +84,11 @@ def _by_root(
     candidates = [(p, s) for p, s in zip(positions, scores, strict=True) if p >= 0]
     if identical is not None:
         candidates.insert(0, (identical, float(decision.matcher.scores(np.zeros(1))[0])))
+    person_ids = [decision.view.person_ids[position] for position, _ in candidates]
+    views = root_views(decision.directory, person_ids)
     roots: dict[str, SimilarPerson] = {}
-    for position, score in candidates:
-        person = root_view(decision.directory, decision.view.person_ids[position])
-        if person is not None:  # else deleted since the view was taken
+    for person_id, (_, score) in zip(person_ids, candidates, strict=True):
+        if person_id in views:  # else deleted since the view was taken
+            person = views[person_id]
             roots.setdefault(person.root.person_id, SimilarPerson(person, score))
     return list(roots.values())

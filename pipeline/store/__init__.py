@@ -11,6 +11,7 @@ from pipeline.store.catalog import media as media
 from pipeline.store.catalog import overview as overview
 from pipeline.store.catalog import pages as pages
 from pipeline.store.catalog import people as people
+from pipeline.store.catalog import persons as persons
 from pipeline.store.catalog import runs as runs
 from pipeline.store.catalog.accounts import check_password as check_password
 from pipeline.store.catalog.accounts import check_user_id as check_user_id

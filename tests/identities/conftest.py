@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.people.directory import Directory
 from pipeline.people.service import IdentityService
 from pipeline.store.checks.check import check_store
 from pipeline.store.local import LocalStore
-from tests.identities.planted import SIZE, PlantedExtractor, Poster, identity, put, service, somebody
+from tests.identities.planted import PlantedDirectory, PlantedExtractor, Poster, identity, put, service, somebody
 
 
 @pytest.fixture
@@ -53,9 +52,9 @@ def people(
 
 
 @pytest.fixture
-def directory() -> Directory:
+def directory() -> PlantedDirectory:
     """Persons p0, p1 and p2."""
-    made = Directory(1, "main", SIZE)
+    made = PlantedDirectory()
     for number in range(3):
         put(made, number, somebody(number), f"hash-{number}")
     return made

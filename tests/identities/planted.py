@@ -18,14 +18,26 @@ from pipeline.extraction.images.decode import Decoder
 from pipeline.extraction.rows import CROP, face_schema
 from pipeline.matching.calibration import Calibration
 from pipeline.people.directory import Directory
+from pipeline.people.records import by_age
 from pipeline.people.rules import row_of
 from pipeline.people.service import IdentityService
 from pipeline.people.types import FaceResult, PersonView, PostRequest, PostResult
 from pipeline.runtime.stage_times import StageTimes
 from pipeline.store.local import LocalStore
-from pipeline.store.records import Change, Committed, FaceVector, PersonRecord, Rows, StoreIdentity
+from pipeline.store.records import (
+    Change,
+    Committed,
+    FaceVector,
+    Merges,
+    PersonRecord,
+    PersonRows,
+    References,
+    Rows,
+    StoreIdentity,
+)
 from pipeline.types import DecodedImage
 from tests.store import store_samples
+from tests.stored import stored_people
 
 SIZE = 16
 BOX = (0.0, 0.0, 40.0, 40.0)
@@ -127,18 +139,80 @@ def person(number: int, **changed: object) -> PersonRecord:
     return replace(record, **changed)
 
 
+class _Rows(PersonRows):
+    """Records that no table has."""
+
+    def __init__(self, number: int, records: Iterable[PersonRecord]) -> None:
+        super().__init__(number, pa.table({}))
+        object.__setattr__(self, "_records", list(records))
+
+    def records(self) -> list[PersonRecord]:
+        return list(self._records)  # type: ignore[attr-defined]
+
+
+class PlantedPeople:
+    """What a store would hold of a directory."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.number = 0  # of the last commit
+        self.people: dict[str, PersonRecord] = {}
+        self.faces: dict[str, FaceVector] = {}  # by person
+
+    def merges(self) -> Merges:
+        parents = {p: record.parent_id for p, record in self.people.items() if record.parent_id is not None}
+        return Merges(self.number, len(self.people), parents)
+
+    def persons(self, person_ids: Sequence[str]) -> PersonRows:
+        return _Rows(self.number, [self.people[p] for p in person_ids if p in self.people])
+
+    def persons_after(self, seq: int, count: int) -> PersonRows:
+        return _Rows(self.number, [r for r in by_age(self.people.values()) if r.seq > seq][:count])
+
+    def persons_called(self, names: Sequence[str], external_ids: Sequence[str]) -> list[str]:
+        found = (r for r in self.people.values() if r.name in names or r.external_id in external_ids)
+        return [record.person_id for record in found]
+
+    def is_picture(self, guid: str) -> bool:
+        return guid in {record.image_guid for record in self.people.values()}
+
+    def references(self) -> References:
+        known = [record for record in by_age(self.people.values()) if record.person_id in self.faces]
+        faces = [self.faces[record.person_id] for record in known]
+        return References(
+            self.number,
+            np.array([face.embedding for face in faces], np.float32).reshape(-1, self.size),
+            np.array([record.seq for record in known], np.int64),
+            [record.person_id for record in known],
+            [face.image_hashes for face in faces],
+            np.array([face.box for face in faces], np.float32).reshape(-1, 4),
+        )
+
+
+class PlantedDirectory(Directory):
+    """A directory without a store."""
+
+    def __init__(self, size: int = SIZE, planted: PlantedPeople | None = None) -> None:
+        self.planted = planted or PlantedPeople(size)
+        super().__init__(1, "main", size, self.planted)
+        self.load()
+
+
 def apply(
-    directory: Directory,
+    directory: PlantedDirectory,
     records: Iterable[PersonRecord] = (),
     references: Mapping[str, FaceVector] | None = None,
     deleted: Sequence[str] = (),
 ) -> None:
-    """Makes these changes in memory, as a commit of them would."""
+    """Commits these changes, and follows them."""
     records, faces = list(records), dict(enumerate((references or {}).values()))
+    planted = directory.planted
+    known = planted.people
     change = Change(
         directory.account_id,
         directory.name,
         "delete" if deleted else "insert",
+        before=Rows({r.person_id: row_of(known[r.person_id]) if r.person_id in known else None for r in records}),
         after=Rows(
             {record.person_id: row_of(record) for record in records},
             references=dict(zip(references or (), faces, strict=True)),
@@ -147,10 +221,16 @@ def apply(
         vectors=faces,
         deleted=deleted,
     )
-    directory.apply(change, Committed(NOW, {}, None))
+    planted.number += 1
+    known |= {record.person_id: record for record in records}
+    planted.faces |= references or {}
+    for person_id in deleted:
+        known.pop(person_id)
+        planted.faces.pop(person_id, None)
+    directory.apply(change, Committed(planted.number, NOW, {}, None))
 
 
-def put(directory: Directory, number: int, vector: np.ndarray, *hashes: str) -> None:
+def put(directory: PlantedDirectory, number: int, vector: np.ndarray, *hashes: str) -> None:
     """Gives the person "p<number>", who is new or not, this reference."""
     person_id = f"p{number}"
     record = directory.get(person_id) or person(number)
@@ -186,7 +266,7 @@ class Poster:
 
     def stored(self) -> list[PersonRecord]:
         """As the store holds them."""
-        return list(self.client.references(self.account, "main").persons)
+        return list(stored_people(self.client, self.account, "main").persons)
 
 
 def person_of(face: FaceResult) -> PersonView:

@@ -13,9 +13,7 @@ from pipeline.extraction.rows import ExtractedFace
 from pipeline.matching.calibration import Calibration
 from pipeline.matching.match import Matcher
 from pipeline.people.decide import Decision, Sighting, decide_faces, occurrences
-from pipeline.people.directory import Directory
-from pipeline.store.records import References
-from tests.identities.planted import BOX, SIZE, apply, near, put, somebody
+from tests.identities.planted import BOX, PlantedDirectory, apply, near, put, somebody
 
 MATCHER = Matcher(Calibration(), 0.54)
 
@@ -43,7 +41,7 @@ def outcomes(decision: Decision) -> list[tuple[str, str | None, float | None]]:
         ("all was read again", True),
     ],
 )
-def test_when_a_decision_must_be_made_again(directory: Directory, change: str, outdated: bool) -> None:
+def test_when_a_decision_must_be_made_again(directory: PlantedDirectory, change: str, outdated: bool) -> None:
     decision = decide_faces(directory, [sighting(0, near(0, 0.3)), sighting(1, somebody(8))], MATCHER)
     assert [(s.outcome, s.person_id) for s in decision.sightings] == [("matched", "p0"), ("inserted", "new 1.0")]
     if change == "somebody else came":
@@ -59,8 +57,7 @@ def test_when_a_decision_must_be_made_again(directory: Directory, change: str, o
     elif change == "the identical image came":
         put(directory, 9, somebody(9), "h")
     elif change == "all was read again":
-        person, boxes = directory.records()[:1], np.array([BOX], np.float32)
-        directory.load(References(somebody(0)[None], np.array([1]), person, [("hash-0",)], boxes))
+        directory.load()
     assert decision.is_outdated() is outdated
 
 
@@ -72,7 +69,7 @@ _changes = st.tuples(
 _faces = st.lists(st.tuples(st.sampled_from(range(len(_VECTORS))), st.sampled_from("abc"), st.booleans()), min_size=1)
 
 
-def follow(directory: Directory, change: tuple[int, tuple[int, str] | None]) -> None:
+def follow(directory: PlantedDirectory, change: tuple[int, tuple[int, str] | None]) -> None:
     number, reference = change
     if reference is not None:
         put(directory, number, _VECTORS[reference[0]], reference[1])
@@ -93,7 +90,7 @@ def test_what_is_not_outdated_would_be_decided_alike(
     faces: Sequence[tuple[int, str, bool]],
     threshold: float,
 ) -> None:
-    directory, matcher = Directory(1, "main", SIZE), Matcher(Calibration(), threshold)
+    directory, matcher = PlantedDirectory(), Matcher(Calibration(), threshold)
     for change in before:
         follow(directory, change)
     sightings = [
@@ -107,7 +104,7 @@ def test_what_is_not_outdated_would_be_decided_alike(
         assert outcomes(decide_faces(directory, sightings, matcher)) == outcomes(decision)
 
 
-def test_a_photo_counts_a_person_once_and_not_at_all_where_it_made_the_person(directory: Directory) -> None:
+def test_a_photo_counts_a_person_once_and_not_at_all_where_it_made_the_person(directory: PlantedDirectory) -> None:
     shown = [
         (0, somebody(5)),
         (0, near(5, 0.1)),

@@ -13,9 +13,10 @@ from coded_store import extracted_run, make_store
 
 from pipeline.errors import CleanUpLeft, FacepipeError, PersonUnknown, StoreError, StoreFull, StoreUnwritable
 from pipeline.matching.references import ReferenceIndex
+from pipeline.people.records import StoredDirectory
 from pipeline.store import cleanup
 from pipeline.store.files import faults
-from pipeline.store.records import Committed, References
+from pipeline.store.records import Committed, Merges, References
 from tests.asking import ask_for
 from tests.identities.planted import Face, PlantedExtractor, Poster, near, somebody
 from tests.serve.coded import SIZE, service_of
@@ -125,7 +126,7 @@ def test_while_the_store_cannot_be_read_nothing_is_decided_on_what_is_in_doubt(
 def test_a_refused_request_reads_nothing_again(poster: Poster, monkeypatch: pytest.MonkeyPatch) -> None:
     poster.people.people(poster.account, "main")
     with poster.people.directories.using(poster.account, "main"):  # so that it is not forgotten
-        monkeypatch.setattr(poster.client, "references", None)
+        monkeypatch.setattr(StoredDirectory, "merges", None)
         with pytest.raises(PersonUnknown):
             ask_for(poster.people, "delete", poster.account, "main", ["00000000-0000-0000-0000-000000000000"])
 
@@ -151,14 +152,14 @@ def test_a_shard_that_failed_after_its_transaction_is_known(tmp_path: Path, fail
 def test_a_directory_that_is_being_read_holds_up_no_other(poster: Poster, monkeypatch: pytest.MonkeyPatch) -> None:
     assert poster.one(somebody(0)).person is not None
     begun, go_on = threading.Event(), threading.Event()
-    references = poster.client.references
+    merges = StoredDirectory.merges
 
-    def slow(account_id: int, directory: str) -> References:
+    def slow(self: StoredDirectory) -> Merges:
         begun.set()
         assert go_on.wait(20)
-        return references(account_id, directory)
+        return merges(self)
 
-    monkeypatch.setattr(poster.client, "references", slow)
+    monkeypatch.setattr(StoredDirectory, "merges", slow)
     other = threading.Thread(target=poster.people.people, args=(poster.account, "absent"))
     other.start()
     assert begun.wait(10)

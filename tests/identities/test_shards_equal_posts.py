@@ -25,6 +25,7 @@ from pipeline.store.local import LocalStore
 from pipeline.types import DUPLICATE, NO_FACE, OK
 from tests.asking import ask_for
 from tests.identities.planted import SIZE, Face, PlantedExtractor, near, settings
+from tests.stored import stored_people
 
 DIRECTORIES = ("main", "second", "third")
 # Neighbours match at the usual threshold, others don't: whose a face is depends on who came before it.
@@ -182,7 +183,7 @@ class World:
 
     def everybody(self, account: int, directory: str) -> list[Any]:
         """All that is kept of the persons of a directory but ids, guids and times, in the order of insertion."""
-        stored = self.client.references(account, directory)
+        stored = stored_people(self.client, account, directory)
         views = self.people.people(account, directory)
         places = {view.record.person_id: place for place, view in enumerate(views)}
         return [

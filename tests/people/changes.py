@@ -27,6 +27,7 @@ from pipeline.store.records import API, NO_CHANGE, CorrectionRequest, PersonChan
 from pipeline.store.schema import TABLES
 from tests.asking import ask_for
 from tests.people.coded_archive import SETTINGS, SIZE, make_store, run_over, serving, write_photo
+from tests.stored import stored_people
 
 PHOTOS = {
     "a1": [Shown(1)],
@@ -137,7 +138,7 @@ def prepare(folder: Path) -> Path:
             prepared.hide("Berta")
             prepared.undo()
             prepared.move(10, None)
-            opened.references(1, "main")
+            stored_people(opened, 1, "main")
             opened.fold()
     return store
 

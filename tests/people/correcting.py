@@ -14,6 +14,7 @@ from pipeline.store.checks.check import check_store
 from pipeline.store.local import LocalStore
 from pipeline.store.records import CorrectionAnswer, CorrectionRequest, PersonChange, PersonRecord
 from tests.people.coded_archive import SETTINGS, SIZE, CodedExtractor, Decoder
+from tests.stored import stored_people
 
 LOOK = PostRequest(insert=False, update=False)
 
@@ -21,11 +22,14 @@ LOOK = PostRequest(insert=False, update=False)
 class People:
     """Corrections of one store, which must be whole before each undo and in the end."""
 
-    def __init__(self, client: LocalStore, *persons: str) -> None:
-        """`persons`: who the first three are, where their first faces do not tell any more."""
+    def __init__(self, client: LocalStore, *persons: str, kept: bool = True) -> None:
+        """`persons`: who the first three are, where their first faces do not tell any more. `kept`: all records are, as
+        a server keeps them."""
         self.client = client
         self._closed = False
         self.service = IdentityService(client, CodedExtractor(SIZE), Decoder(SETTINGS.decode), SETTINGS)  # type: ignore[arg-type]
+        if kept:
+            self.service.directories.load_all()
         self.account = client.account_id("ann")
         owners = {face.face_id: str(face.person_id) for face in self.faces()}
         self.one, self.two, self.three = persons or (owners[1], owners[4], owners[6])
@@ -76,9 +80,9 @@ class People:
     def state(self) -> dict[str, Any]:
         """All that corrections may change, in the store and in memory; without pictures' names and times."""
         with self.service.directories.using(self.account, "main") as opened:
-            records = [replace(record, modified_at=record.added_at, image_guid=None) for record in opened.records()]
+            records = [replace(record, modified_at=record.added_at, image_guid=None) for record in opened.everybody()]
             index = {p: opened.reference_of(p)[1] is not None for p in (record.person_id for record in records)}
-        stored = self.client.references(self.account, "main")
+        stored = stored_people(self.client, self.account, "main")
         persons = sorted((*stored.persons, *stored.faceless), key=lambda record: record.seq)
         assert [replace(p, modified_at=p.added_at, image_guid=None) for p in persons] == records
         pictures = {

@@ -28,6 +28,7 @@ from tests.asking import ask_for
 from tests.people.coded_archive import run_over, write_photo
 from tests.people.correcting import People
 from tests.store.store_samples import execute
+from tests.stored import stored_people
 
 
 def test_a_moved_reference_leaves_the_best_of_the_others(people: People) -> None:
@@ -132,7 +133,7 @@ def test_a_move_leaves_somebody(people: People) -> None:
 
 
 def test_a_picture_that_is_damaged_is_cut_again(people: People) -> None:
-    (three,) = (record for record in people.client.references(people.account, "main").persons if record.seq == 3)
+    (three,) = (record for record in stored_people(people.client, people.account, "main").persons if record.seq == 3)
     assert three.person_id == people.three
     people.correct("name", people.two, name="Bea")
     people.correct("move", faces=(4, 5))
@@ -368,7 +369,7 @@ def test_copies_of_a_pinned_face_are_who_it_is(people: People, store: Path, tmp_
         assert found["nobody.png"] == (None, "recognised", True)
         assert found["new.png"] == (people.one, "matched", False)
         assert {face.face_id: face.person_id for face in client.stored_faces(1, "main", range(1, 8), [])} == owners
-        (two,) = (p for p in client.references(1, "main").persons if p.person_id == people.two)
+        (two,) = (p for p in stored_people(client, 1, "main").persons if p.person_id == people.two)
         assert two.occurrence == 3  # the copy counts, the move does not
 
 

@@ -48,6 +48,7 @@ from tests.people.coded_archive import (
 from tests.people.correcting import People
 from tests.people.test_regroup import tables
 from tests.store.store_samples import flip
+from tests.stored import stored_people
 
 LAX = {"min_cpq": 0.4}
 POOR = 0.5  # of a quality between the two gates
@@ -103,7 +104,7 @@ def state(store: Path) -> dict[str, Any]:
         for row in faces:
             persons.setdefault(str(row["person"]), set()).add(row["face"])
         persons.pop("None", None)
-        references = client.references(1, "main")
+        references = stored_people(client, 1, "main")
         assert {p.person_id for p in references.persons} == persons.keys()
     files = [pq.read_table(file)["face_id"].to_pylist() for file in (store / "embeddings").rglob("*.parquet")]
     assert sorted(face for ids in files for face in ids) == sorted(row["face_id"] for row in stored)

@@ -29,6 +29,7 @@ from tests.people.broken_disk import broken_at
 from tests.people.changes import CHANGES, contents, held, make, prepare, same_each_time
 from tests.people.coded_archive import SETTINGS, SIZE
 from tests.store.store_samples import at_fault_points, failing_at
+from tests.stored import stored_people
 
 ERRORS: dict[int, tuple[type[StoreError], ...]] = {errno.ENOSPC: (StoreFull,), errno.EIO: (StoreUnwritable, StoreFull)}
 
@@ -51,9 +52,11 @@ def served(prepared: Path, path: Path) -> Iterator[tuple[LocalStore, IdentitySer
 
 def assert_answers_from(store: LocalStore, service: IdentityService) -> None:
     """The memory of the service is what the store holds. What is in doubt is read again before the next change."""
-    stored = store.references(1, "main")
+    stored = stored_people(store, 1, "main")
     with service.directories.using(1, "main") as opened, service.directories.writing(opened):
-        assert opened.records() == sorted((*stored.persons, *stored.faceless), key=lambda record: record.seq)
+        everybody = {record.person_id: record for record in (*stored.persons, *stored.faceless)}
+        assert opened.of(everybody) == everybody
+        assert len(opened) == len(everybody)
         for person, vector in zip(stored.persons, stored.vectors, strict=True):
             view, position = opened.reference_of(person.person_id)
             assert position is not None

@@ -367,8 +367,9 @@ def test_undone_in_any_order_the_store_is_whole(template: Path, tmp_path: Path) 
     class Machine(RuleBasedStateMachine):
         def __init__(self) -> None:
             super().__init__()
-            self.store = LocalStore.open(shutil.copytree(template, tmp_path / str(next(numbers))), command="test")
-            self.people = People(self.store)
+            number = next(numbers)
+            self.store = LocalStore.open(shutil.copytree(template, tmp_path / str(number)), command="test")
+            self.people = People(self.store, kept=number % 2 == 0)
             self.made: list[int] = []
 
         def _ids(self) -> list[str]:

@@ -31,6 +31,7 @@ from tests.asking import ask_for
 from tests.cli.report import facepipe
 from tests.people.coded_archive import SETTINGS, SIZE, make_store, problems, run_over, serving, write_photo
 from tests.people.correcting import People
+from tests.stored import stored_people
 
 RUN_T = SETTINGS.match.threshold
 STRICT, LAX, LAXER = 0.04, 1.75, 2.1  # of squared distances: 0.02 to 0.06 within a person, about 2 between two
@@ -434,7 +435,7 @@ def test_of_many_new_people_nothing_is_asked_for_each(people: Regrouped, monkeyp
     new = people.regroup(0.0).new
     assert len(new) > 2
     assert max(Counter(asked).values()) == 1, asked
-    stored = people.client.references(people.account, "main").persons
+    stored = stored_people(people.client, people.account, "main").persons
     assert len({str(person.image_guid)[:FOLDER_DIGITS] for person in stored if person.person_id in new}) == 1
 
 

@@ -23,6 +23,7 @@ from pipeline.store.local import LocalStore
 from tests.forking import Child
 from tests.serve.forked_server import CROP_BYTES, SETTINGS
 from tests.serve.quick_hash import quick_hash
+from tests.stored import stored_people
 
 Json: TypeAlias = dict[str, Any]
 SIZE = 64
@@ -104,7 +105,7 @@ def assert_whole(client: LocalStore, shown: dict[str, Shown]) -> None:
     photo that `shown` says for the name; there is no other object; the memory of a new server equals the catalog."""
     account = client.account_id(USER)
     assert check_store(client).problems == []
-    references = client.references(account, DIRECTORY)
+    references = stored_people(client, account, DIRECTORY)
     for person, stored in zip(references.persons, references.vectors, strict=True):
         face = shown[str(person.name)]
         assert client.read_image(account, person.image_guid) == (EXTRACTOR.crop(face), "image/jpeg")
@@ -132,4 +133,5 @@ def assert_memory_equals_catalog(client: LocalStore) -> None:
         assert len(view.index.dead) == 0
         for row, stored in zip(rows, view.index.host_vectors, strict=True):
             assert row["embedding"] in (None, np.asarray(stored, "<f4").tobytes())
-        assert loaded.records() == list(client.references(account, DIRECTORY).persons)
+        loaded.keep_all()
+        assert loaded.everybody() == list(stored_people(client, account, DIRECTORY).persons)

@@ -35,6 +35,7 @@ from tests.serve.conformance import photos
 from tests.serve.conformance.launch import server_order
 from tests.serve.live import live_settings
 from tests.serve.quick_hash import quick_hash
+from tests.stored import stored_people
 
 INSERTIONS = 500
 CLIENTS = 16
@@ -109,7 +110,7 @@ def test_killed_during_parallel_insertions(forked_servers: Forker, tmp_path: Pat
 def assert_all_there(store: Path, answered: dict[int, str]) -> None:
     with LocalStore.open(store, command="test") as client:
         account = client.account_id(USER)
-        stored = client.references(account, "main").persons
+        stored = stored_people(client, account, "main").persons
         ids = {int(str(person.name)): person.person_id for person in stored}
         assert len(ids) == len(stored), "somebody is there twice"
         assert answered.items() <= ids.items()
@@ -160,7 +161,7 @@ def contents(store: Path) -> list[tuple[Any, ...]]:
     with LocalStore.open(store, command="test") as client:
         assert check_store(client).problems == []
         account = client.account_id(USER)
-        stored = client.references(account, "main")
+        stored = stored_people(client, account, "main")
         pictures = [client.read_image(account, person.image_guid) for person in stored.persons]
         files = sum(path.is_file() for path in (client.path / "objects").rglob("*"))
         assert files == len(pictures)

@@ -26,6 +26,7 @@ from tests.serve.certificate import Certificate, make_certificate
 from tests.serve.conformance.launch import server_order, server_process
 from tests.serve.live import PASSWORD, credentials, live_settings
 from tests.serve.quick_hash import quick_hash
+from tests.stored import stored_people
 from tests.waiting import until
 
 GRACE = [(b"X-RPC-PERSON-NAME", b"Grace"), (b"X-RPC-EXTERNAL-ID", b"e1")]
@@ -81,7 +82,7 @@ def test_a_server_with_tls_and_two_ports_that_stops_in_good_order(
     assert [line for line in log.splitlines() if "facepipe.access" not in line] == ["loading the models"]
     assert PASSWORD not in log
     with LocalStore.open(store, command="test") as client:  # the lock is free, and the answer was true
-        assert len(client.references(1, "main")) == 1
+        assert len(stored_people(client, 1, "main")) == 1
 
 
 def wait_for_post(url: str, tls: ssl.SSLContext | bool = True) -> None:
@@ -155,7 +156,7 @@ def test_a_second_signal_ends_it_at_once(store: Path, forked_servers: Forker) ->
         assert server.stop().status == -signal.SIGTERM  # and not 0, of the first
         assert time.monotonic() - second < 5
     with LocalStore.open(store, command="test") as client:
-        assert len(client.references(1, "main")) == 0
+        assert len(stored_people(client, 1, "main")) == 0
 
 
 def address(url: str) -> tuple[str, int]:

@@ -58,6 +58,7 @@ from pipeline.store.records import (
 )
 from pipeline.store.schema import TABLES
 from pipeline.types import QUALITIES
+from tests.stored import stored_people
 
 SIZE = 8
 SHARD_ROWS = 4
@@ -141,7 +142,7 @@ def shard_commit(
         chosen[person] = face_id
         pictures[person] = guid, data, "image/jpeg"
         vectors[face_id] = FaceVector(vector, (), (10, 20, 60, 80))
-    earlier = client.references(run.account_id, directory).persons[:1]
+    earlier = stored_people(client, run.account_id, directory).persons[:1]
     change = Change(
         run.account_id,
         directory,
@@ -304,16 +305,16 @@ def replacement(account: int, directory: str, seed: int, record: PersonRecord) -
 
 def post(client: LocalStore, account: int) -> None:
     """The requests of the scenario, on a store with a finished run; skips the steps that are done."""
-    found = {record.name: record for record in client.references(account, "posted").persons}
+    found = {record.name: record for record in stored_people(client, account, "posted").persons}
     if "A" not in found:
         commit(client, insertion(account, "posted", 100, "A", "B"))
-        found = {record.name: record for record in client.references(account, "posted").persons}
+        found = {record.name: record for record in stored_people(client, account, "posted").persons}
     if found["A"].occurrence == 1:
         client.fold()
         commit(client, replacement(account, "posted", 200, found["A"]))
     if "B" in found:
         commit(client, Asked(account, "posted", deleted=[found["B"].person_id]))
-    of_run = [record.person_id for record in client.references(account, "main").persons if record.seq == 2]
+    of_run = [record.person_id for record in stored_people(client, account, "main").persons if record.seq == 2]
     if of_run:
         commit(client, Asked(account, "main", deleted=of_run, forget=True))
     correct(client, account)
@@ -322,7 +323,7 @@ def post(client: LocalStore, account: int) -> None:
 
 def correct(client: LocalStore, account: int) -> None:
     """Splits the face of the person of number 3 off, who keeps the name; and undoes a renaming. Skips what is done."""
-    stored = client.references(account, "main")
+    stored = stored_people(client, account, "main")
     old, new = next(p for p in (*stored.persons, *stored.faceless) if p.seq == 3), person("Split")
     if old not in stored.faceless:
         (face,) = client.stored_faces(account, "main", [], [old.person_id])
@@ -373,7 +374,7 @@ def play(path: Path, *, posts: bool = False) -> None:
             post(client, account)
         forget_matrices(client)
         for directory in client.directories():
-            client.references(account, directory.name)  # rebuilds the matrix
+            stored_people(client, account, directory.name)  # rebuilds the matrix
         target = export_of(path)
         for file in target.iterdir() if target.exists() else ():
             file.unlink()

@@ -37,6 +37,7 @@ from tests.store.store_samples import (
     shard_commit,
     unit_vectors,
 )
+from tests.stored import stored_people
 
 
 def check(store: Path) -> CheckReport:
@@ -228,7 +229,7 @@ def posted_store(finished_store: Path, tmp_path_factory: pytest.TempPathFactory)
         commit(client, insertion(1, "posted", 100, "A", "B"))
         client.fold()
         commit(client, insertion(1, "posted", 102, "C"))
-        commit(client, Asked(1, "main", deleted=[client.references(1, "main").persons[0].person_id]))
+        commit(client, Asked(1, "main", deleted=[stored_people(client, 1, "main").persons[0].person_id]))
         assert check_store(client).problems == []
     return path
 
@@ -251,7 +252,7 @@ def test_a_broken_rule_of_posts_is_found(posted_store: Path, tmp_path: Path, sql
 
 
 def test_missing_and_dead_rows_of_a_matrix_are_not_a_problem(filled: LocalStore) -> None:
-    before = filled.references(1, "main")
+    before = stored_people(filled, 1, "main")
     commit(filled, insertion(1, "main", 100, "A"))
     commit(filled, Asked(1, "main", deleted=[before.persons[3].person_id]))
     assert check_store(filled).problems == []
@@ -355,7 +356,7 @@ def assert_matrix_is_rebuilt(store: Path) -> None:
         assert kinds(report) == {"matrix"}
         repair_store(client, report)
         assert check_store(client).problems == []
-        assert client.references(1, "main").vectors.shape == (8, SIZE)
+        assert stored_people(client, 1, "main").vectors.shape == (8, SIZE)
 
 
 @pytest.mark.parametrize("end", [".f32", ".crc", ".seq"])

@@ -28,6 +28,7 @@ from tests.store.store_samples import (
     replacement,
     unit_vectors,
 )
+from tests.stored import stored_people
 
 
 def shards(client: LocalStore) -> list[tuple[str, int]]:
@@ -52,7 +53,7 @@ def test_a_damaged_shard_is_not_rewritten(client: LocalStore, account: int) -> N
     table = pq.read_table(file)
     pq.write_table(pa.table([table["face_id"], table["embedding"].take([2, 1, 0])], schema=table.schema), file)
     other, before = file.read_bytes(), shards(client)
-    gone = client.references(account, "main").persons[0].person_id
+    gone = stored_people(client, account, "main").persons[0].person_id
     commit(client, Asked(account, "main", deleted=[gone]))
     with pytest.raises(StoreDamaged, match="SHA-256"):
         client.fold()
@@ -68,7 +69,7 @@ def test_embeddings_move_into_one_shard(client: LocalStore, account: int) -> Non
     assert client.pending_embeddings() == 0
     assert shards(client) == [("folded-1.parquet", 5)]
     forget_matrices(client)
-    np.testing.assert_array_equal(client.references(account, "main").vectors, vectors)
+    np.testing.assert_array_equal(stored_people(client, account, "main").vectors, vectors)
     (file,) = client.path.glob("embeddings/*/*")
     metadata = json.loads(pq.read_schema(file).metadata[b"facepipe"])
     assert metadata["schema_version"] == SCHEMA_VERSION
@@ -83,14 +84,14 @@ def test_many_embeddings_move_in_parts(client: LocalStore, account: int, monkeyp
     assert client.fold() == 5
     assert [rows for _, rows in shards(client)] == [2, 2, 1]
     forget_matrices(client)
-    np.testing.assert_array_equal(client.references(account, "main").vectors, vectors)
+    np.testing.assert_array_equal(stored_people(client, account, "main").vectors, vectors)
     assert check_store(client).problems == []
 
 
 def test_vectors_of_removed_faces_are_taken_out_of_shards(client: LocalStore, account: int) -> None:
     vectors = post(client, account, 4)
     client.fold()
-    records = client.references(account, "main").persons
+    records = stored_people(client, account, "main").persons
     commit(client, Asked(account, "main", deleted=[records[1].person_id]))
     commit(client, replacement(account, "main", 9, records[2]))
     assert shards(client) == [("folded-1.parquet", 4)]
@@ -102,7 +103,7 @@ def test_vectors_of_removed_faces_are_taken_out_of_shards(client: LocalStore, ac
         assert vectors[1].tobytes() not in data, path
     forget_matrices(client)
     expected = np.stack([vectors[0], unit_vectors(1, 9)[0], vectors[3]])
-    np.testing.assert_array_equal(client.references(account, "main").vectors, expected)
+    np.testing.assert_array_equal(stored_people(client, account, "main").vectors, expected)
     commit(client, Asked(account, "main", deleted=[records[0].person_id]))
     client.fold()
     assert shards(client) == [("folded-1.2.parquet", 1), ("folded-5.parquet", 1)]
@@ -113,7 +114,7 @@ def test_vectors_of_removed_faces_are_taken_out_of_shards(client: LocalStore, ac
 
 
 def test_shards_of_a_run_are_rewritten_too(filled: LocalStore) -> None:
-    before = filled.references(1, "main")
+    before = stored_people(filled, 1, "main")
     vector = before.vectors[0].copy()
     (name, rows), other = shards(filled)
     commit(filled, Asked(1, "main", deleted=[before.persons[0].person_id]))
@@ -138,13 +139,13 @@ def test_many_small_shards_become_one(client: LocalStore, account: int, monkeypa
     assert sizes[:5] == [[1], [1, 1], [3], [3, 1], [5]]
     assert sizes[-1] == [5, 5]  # shards of more than half the size stay
     forget_matrices(client)
-    np.testing.assert_array_equal(client.references(account, "main").vectors, np.stack(vectors))
+    np.testing.assert_array_equal(stored_people(client, account, "main").vectors, np.stack(vectors))
 
 
 @contextmanager
 def deleted_while_a_shard_is_written(client: LocalStore, account: int) -> Iterator[None]:
     """Deletes the first person when the block has written a shard and not yet committed it."""
-    doomed = [client.references(account, "main").persons[0].person_id]
+    doomed = [stored_people(client, account, "main").persons[0].person_id]
 
     def hook(point: str) -> None:
         if point == "embeddings.rename" and doomed:

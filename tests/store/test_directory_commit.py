@@ -38,6 +38,7 @@ from tests.store.store_samples import (
     shard_commit,
     unit_vectors,
 )
+from tests.stored import stored_people
 
 
 def objects_on_disk(client: LocalStore) -> list[str]:
@@ -52,7 +53,7 @@ def test_an_insertion_is_read_back(client: LocalStore, account: int) -> None:
     returned = commit(client, change)
     assert [record.seq for record in returned] == [1, 2]
     assert [record.image_guid for record in returned] == [one.image_guid for one in change.references]
-    found = client.references(account, "main")
+    found = stored_people(client, account, "main")
     assert list(found.persons) == returned
     assert found.persons[0].tags == ("ä", "b,c")
     assert found.persons[0].last_occurrence_at == NOW
@@ -76,7 +77,7 @@ def test_an_insertion_survives_a_killed_process(tmp_path: Path) -> None:
             (tmp_path / "copy" / name).parent.mkdir(exist_ok=True)
             (tmp_path / "copy" / name).write_bytes((client.path / name).read_bytes())
     with LocalStore.open(tmp_path / "copy", command="test") as client:
-        assert [record.name for record in client.references(account, "main").persons] == ["A"]
+        assert [record.name for record in stored_people(client, account, "main").persons] == ["A"]
 
 
 def test_a_replaced_reference_is_removed_with_its_image_and_face(client: LocalStore, account: int) -> None:
@@ -84,7 +85,7 @@ def test_a_replaced_reference_is_removed_with_its_image_and_face(client: LocalSt
     (changed,) = commit(client, replacement(account, "main", 9, first))
     assert (changed.occurrence, changed.seq) == (2, 1)
     assert changed.image_guid != first.image_guid
-    found = client.references(account, "main")
+    found = stored_people(client, account, "main")
     assert list(found.persons) == [changed, other]
     np.testing.assert_array_equal(found.vectors, [unit_vectors(1, 9)[0], unit_vectors(1, 2)[0]])
     assert found.image_hashes[0][0] == posted(9).sha256
@@ -128,7 +129,7 @@ def test_a_replaced_image_is_forgotten_with_its_person(client: LocalStore, accou
 
 
 def test_the_face_of_a_replaced_reference_of_a_run_stays(filled: LocalStore) -> None:
-    record = filled.references(1, "main").persons[0]
+    record = stored_people(filled, 1, "main").persons[0]
     before = filled.read("SELECT * FROM main.faces WHERE face_id = 1").to_pylist()
     commit(filled, replacement(1, "main", 9, record))
     assert filled.read("SELECT * FROM main.faces WHERE face_id = 1").to_pylist() == before
@@ -144,7 +145,7 @@ def test_only_updated_persons_are_written(client: LocalStore, account: int) -> N
     a = replace(a, first_name="A", last_name="Z", metadata='{"ä":"\\u0000"}')
     b = replace(b, ignored=True)
     assert commit(client, Asked(account, "main", updated=[a, b])) == [a, b]
-    assert list(client.references(account, "main").persons) == [a, b, c]
+    assert list(stored_people(client, account, "main").persons) == [a, b, c]
     (view,) = client.read("SELECT * FROM main.persons WHERE external_id = 'new'").to_pylist()
     assert (view["root_person_id"], view["name"]) == (b.person_id, None)
     assert (view["first_name"], view["last_name"], view["tags"]) == ("A", "Z", '["t"]')
@@ -155,7 +156,7 @@ def test_only_updated_persons_are_written(client: LocalStore, account: int) -> N
 def test_nothing_of_a_deleted_person_stays(client: LocalStore, account: int) -> None:
     first, other = commit(client, insertion(account, "main", 1, "A", "B"))
     commit(client, Asked(account, "main", deleted=[first.person_id]))
-    assert [record.name for record in client.references(account, "main").persons] == ["B"]
+    assert [record.name for record in stored_people(client, account, "main").persons] == ["B"]
     assert objects_on_disk(client) == [other.image_guid]
     for table, columns in TABLES.items():
         kept = " EXCLUDE (gone)" if table == "corrections" else ""  # which tells readers of changes to drop the id
@@ -169,7 +170,7 @@ def test_nothing_of_a_deleted_person_stays(client: LocalStore, account: int) -> 
 
 
 def test_faces_of_a_run_lose_their_deleted_person(filled: LocalStore) -> None:
-    record = filled.references(1, "main").persons[0]
+    record = stored_people(filled, 1, "main").persons[0]
     execute(filled, "UPDATE core.media SET name = 'Person 0' WHERE media_id IN (1, 2)")
     before, known = rows_of(filled), filled.media_of_hashes(1, [sha("/photos/0-0.jpg"), sha("/photos/0-1.jpg")])
     commit(filled, Asked(1, "main", deleted=[record.person_id]))
@@ -204,7 +205,7 @@ def test_an_image_with_a_removed_face_is_not_reused(client: LocalStore, run: Run
     commit_shard(client, replace(shard, faces=shard.faces.take(kept)))
     wanted = [sha("/photos/0-0.jpg"), sha("/photos/0-1.jpg")]
     assert client.media_of_hashes(run.account_id, wanted) == {wanted[0]: 1, wanted[1]: 2}
-    gone = client.references(run.account_id, "main").persons[0].person_id
+    gone = stored_people(client, run.account_id, "main").persons[0].person_id
     commit(client, Asked(run.account_id, "main", deleted=[gone]))
     assert client.media_of_hashes(run.account_id, wanted) == {wanted[1]: 2}
 
@@ -219,12 +220,12 @@ def test_a_directory_exists_while_it_holds_an_identity(client: LocalStore, accou
     (first,) = commit(client, insertion(account, "one", 1, "A"))
     (second,) = commit(client, insertion(account, "two", 2, "B"))
     assert client.directories() == [DirectoryRow(account, "ann", name, 1, 1) for name in ("one", "two")]
-    client.references(account, "two")
+    stored_people(client, account, "two")
     commit(client, Asked(account, "two", deleted=[second.person_id]))
     assert client.directories() == [DirectoryRow(account, "ann", "one", 1, 1)]
     assert not list(client.path.glob("references/g0001/2.*"))
     commit(client, insertion(account, "three", 3, "C"))  # takes the same number
-    assert [record.name for record in client.references(account, "three").persons] == ["C"]
+    assert [record.name for record in stored_people(client, account, "three").persons] == ["C"]
     assert client.delete_directory(account, "one") == 1
     with pytest.raises(DirectoryUnknown, match=r'"ann" has no directory "one"\. Directories: three'):
         client.delete_directory(account, "one")
@@ -251,7 +252,7 @@ def test_accounts_share_nothing(client: LocalStore, account: int) -> None:
     other = client.create_account("bob", None)
     (mine,) = commit(client, insertion(account, "main", 1, "A"))
     (his,) = commit(client, insertion(other, "main", 2, "B"))
-    assert list(client.references(account, "main").persons) == [mine]
+    assert list(stored_people(client, account, "main").persons) == [mine]
     for change in (
         Asked(other, "main", deleted=[mine.person_id]),
         Asked(other, "main", updated=[mine]),
@@ -259,8 +260,8 @@ def test_accounts_share_nothing(client: LocalStore, account: int) -> None:
     ):
         with pytest.raises(StoreError, match="not in the directory"):
             commit(client, change)
-    assert list(client.references(account, "main").persons) == [mine]
-    assert list(client.references(other, "main").persons) == [his]
+    assert list(stored_people(client, account, "main").persons) == [mine]
+    assert list(stored_people(client, other, "main").persons) == [his]
     assert objects_on_disk(client) == sorted([mine.image_guid, his.image_guid])
 
 
@@ -312,7 +313,7 @@ def test_a_parent_is_not_deleted_before_its_child(client: LocalStore, account: i
     with pytest.raises(StoreError, match="parent of another"):
         commit(client, Asked(account, "main", deleted=[b.person_id]))
     commit(client, Asked(account, "main", updated=[a], deleted=[b.person_id]))
-    assert list(client.references(account, "main").persons) == [a]
+    assert list(stored_people(client, account, "main").persons) == [a]
 
 
 @pytest.mark.parametrize("step", ["object.write", "object.rename", "change.begin", "change.commit"])
@@ -330,7 +331,7 @@ def test_a_failure_after_the_commit_loses_nothing(client: LocalStore, account: i
     (first,) = commit(client, insertion(account, "main", 1, "A"))
     change = replacement(account, "main", 2, first)
     _fail_at(step, lambda: commit(client, change))
-    (found,) = client.references(account, "main").persons
+    (found,) = stored_people(client, account, "main").persons
     assert read_object(client.folder, found.image_guid) == change.references[0].image
     commit(client, replacement(account, "main", 3, found))
     assert check_store(client).problems == []
@@ -369,7 +370,7 @@ def test_posts_between_the_shards_of_a_run(client: LocalStore, run: RunRow) -> N
     client.settle_shard(prepared)
     commit(client, insertion(run.account_id, "main", 2, "B"))
     commit_shard(client, shard_commit(client, run, 1))
-    names = [record.name for record in client.references(run.account_id, "main").persons]
+    names = [record.name for record in stored_people(client, run.account_id, "main").persons]
     assert names == ["A", *(f"Person {n}" for n in range(4)), "B", *(f"Person {n}" for n in range(4))]
 
 
@@ -397,7 +398,7 @@ def test_a_file_that_cannot_be_deleted_yet_fails_no_commit(client: LocalStore, a
         commit(client, replacement(account, "main", 9, first))
         commit(client, Asked(account, "main", deleted=[other.person_id]))
         assert client.delete_directory(account, "main") == 1
-    assert [record.name for record in client.references(account, "main").persons] == []
+    assert [record.name for record in stored_people(client, account, "main").persons] == []
     client.close()
     with LocalStore.open(client.path, command="test") as again:
         assert objects_on_disk(again) == []

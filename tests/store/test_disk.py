@@ -19,6 +19,7 @@ from pipeline.store.files import durable
 from pipeline.store.files.durable import Folder, disk_errors, sync
 from pipeline.store.local import LocalStore
 from tests.store.store_samples import Asked, commit, insertion, no_room
+from tests.stored import stored_people
 
 PRELUDE = """
 import os, shutil, sys
@@ -58,7 +59,7 @@ with LocalStore.open(store, command="go on") as client:
     assert check_store(client).problems == []
     commit_shard(client, commit)
     assert check_store(client).problems == []
-    assert len(client.references(account, "main")) == 4 * (shard + 1)
+    assert len(stored_people(client, account, "main")) == 4 * (shard + 1)
 print("full after", shard)
 """
 # Posts until the disk is full at a checkpoint of the catalog's log; then space is freed.
@@ -92,7 +93,7 @@ for number in range(100, 120):  # and written, without reopening it
 assert log.stat().st_size < 350_000, log.stat().st_size
 client.close()
 with LocalStore.open(store, command="look") as client:
-    assert len(client.references(account, "main")) == done + 20
+    assert len(stored_people(client, account, "main")) == done + 20
     assert check_store(client).problems == []
 print("full after", done)
 """
@@ -208,7 +209,7 @@ def test_on_a_read_only_disk_an_unfinished_erasure_is_told(store: Path, tmp_path
     folder = tmp_path / "disk"
     folder.mkdir()
     with LocalStore.open(store, command="test") as client:
-        first = client.references(1, "main").persons[0]
+        first = stored_people(client, 1, "main").persons[0]
         commit(client, Asked(1, "main", deleted=[first.person_id]))
         shutil.copytree(store, folder / "store")
         client.fold()
@@ -239,13 +240,13 @@ class LogThatCannotBeSynced:
 
 
 def test_a_catalog_whose_log_could_not_be_synced_is_opened_again(filled: LocalStore) -> None:
-    before = filled.references(1, "main").persons
+    before = stored_people(filled, 1, "main").persons
     filled.submit(lambda catalog: setattr(catalog, "connection", LogThatCannotBeSynced(catalog.connection)))
     with pytest.raises(StoreUnwritable, match="fsync failed"):
         commit(filled, insertion(1, "main", 100, "A"))
-    assert filled.references(1, "main").persons == before
+    assert stored_people(filled, 1, "main").persons == before
     commit(filled, insertion(1, "main", 100, "A"))
-    assert len(filled.references(1, "main")) == len(before) + 1
+    assert len(stored_people(filled, 1, "main")) == len(before) + 1
     assert filled.check().problems == []
 
 

@@ -25,6 +25,7 @@ from pipeline.store.files.objects import object_file, read_object
 from pipeline.store.local import LocalStore
 from pipeline.store.records import RunRow, StoreIdentity
 from tests.store.store_samples import JPEG, commit, commit_shard, execute, identity, insertion, picture, shard_commit
+from tests.stored import stored_people
 
 MASTER = MasterKey(bytes(range(150, 182)), "a test")
 PICTURE = picture(1)
@@ -120,7 +121,7 @@ def test_without_the_key_only_images_are_locked(tmp_path: Path, client: LocalSto
         assert locked.identity == encrypted_identity()
         assert check_store(locked).problems == []
         assert export_store(locked, tmp_path / "out")["persons"] == 4
-        assert len(locked.references(ann, "main")) == 4
+        assert len(stored_people(locked, ann, "main")) == 4
         assert locked.accounts() == ["ann"]
         locked.set_password("ann", "scrypt$x")
         assert locked.read_image(ann, guid, at_rest=True)[0] == read_object(locked.folder, guid)

@@ -16,6 +16,7 @@ from pipeline.store.local import LocalStore
 from pipeline.store.records import Committed
 from pipeline.store.schema import MAX_DIRECTORIES
 from tests.store.store_samples import Asked, at_fault_points, commit, insertion, person, replacement
+from tests.stored import stored_people
 from tests.waiting import until
 
 
@@ -55,7 +56,7 @@ def commit_together(client: LocalStore, changes: Sequence[Asked]) -> list[Future
 
 
 def names(client: LocalStore, account: int, directory: str = "main") -> list[str | None]:
-    return [person.name for person in client.references(account, directory).persons]
+    return [person.name for person in stored_people(client, account, directory).persons]
 
 
 def test_changes_that_wait_together_share_a_transaction(
@@ -79,7 +80,7 @@ def test_a_refused_change_fails_alone(client: LocalStore, account: int, begun: C
     for number in range(MAX_DIRECTORIES):
         commit(client, insertion(account, f"d{number}", 10 + number, f"D{number}"))
     before = begun()
-    stranger = client.references(account, "d0").persons[0]
+    stranger = stored_people(client, account, "d0").persons[0]
     first, eleventh, unknown, last = commit_together(
         client,
         [
@@ -108,7 +109,7 @@ def test_changes_of_one_person_go_into_separate_transactions(
     other = insertion(account, "main", 4, "B")
     commit_together(client, [first, second, other])
     assert begun() - before == 2
-    found = client.references(account, "main").persons
+    found = stored_people(client, account, "main").persons
     assert [p.image_guid for p in found] == [second.references[0].image_guid, other.references[0].image_guid]
     assert check_store(client).problems == []
 
@@ -143,7 +144,7 @@ def test_inserting_updating_and_deleting_go_together(
         ],
     )
     assert begun() - before == 1
-    found = client.references(account, "main").persons
+    found = stored_people(client, account, "main").persons
     assert [(p.name, p.occurrence) for p in found] == [("Bea", 7), ("C", 1)]
     assert check_store(client).problems == []
 

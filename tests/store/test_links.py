@@ -13,6 +13,7 @@ from pipeline.store.files.durable import Folder
 from pipeline.store.files.matrix import files, stem
 from pipeline.store.local import LocalStore
 from tests.store.store_samples import commit, insertion
+from tests.stored import stored_people
 
 KEPT = b"not of this store"
 
@@ -55,11 +56,11 @@ def test_a_temporary_name_that_is_a_link_is_not_written(tmp_path: Path, elsewher
 @pytest.mark.parametrize("file", files(stem(1, 1)))
 def test_a_matrix_that_is_a_link_is_made_again(store: Path, elsewhere: Path, file: str) -> None:
     with LocalStore.open(store, command="test") as client:
-        expected = np.array(client.references(1, "main").vectors)
+        expected = np.array(stored_people(client, 1, "main").vectors)
     (store / file).unlink()
     (store / file).symlink_to(elsewhere / "kept.txt")
     with LocalStore.open(store, command="test") as client:
-        np.testing.assert_array_equal(client.references(1, "main").vectors, expected)
+        np.testing.assert_array_equal(stored_people(client, 1, "main").vectors, expected)
     assert not (store / file).is_symlink()
     assert_kept(elsewhere)
 

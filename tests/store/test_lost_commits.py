@@ -22,6 +22,7 @@ from pipeline.store.files.durable import Folder
 from pipeline.store.files.objects import object_file
 from pipeline.store.local import LocalStore
 from tests.store.store_samples import commit, failing_at, flip, insertion, of_version, unit_vectors
+from tests.stored import stored_people
 
 LOG = "catalog-0001.duckdb.wal"
 POSTS = 6
@@ -60,7 +61,7 @@ def killed(killed_store: Path, tmp_path: Path) -> Path:
 
 def persons(store: Path) -> list[str]:
     with LocalStore.open(store, command="test") as client:
-        return [str(record.name) for record in client.references(1, "posted").persons]
+        return [str(record.name) for record in stored_people(client, 1, "posted").persons]
 
 
 def assert_refused(store: Path) -> StoreDamaged:
@@ -177,10 +178,10 @@ def test_repair_goes_on_without_what_is_lost_and_deletes_nothing_of_it(
         assert "changes are gone" in checked.repaired[0].detail
         assert ("and the log" in checked.repaired[0].detail) == (log is not None)
         assert checked.problems == []
-        known = len(client.references(1, "posted").persons)
+        known = len(stored_people(client, 1, "posted").persons)
         # What is inserted now draws the same numbers again.
         commit(client, insertion(1, "main", 500, "new"))
-        np.testing.assert_array_equal(client.references(1, "main").vectors[-1], unit_vectors(1, 500)[0])
+        np.testing.assert_array_equal(stored_people(client, 1, "main").vectors[-1], unit_vectors(1, 500)[0])
     assert known < POSTS
     after = files_of(killed)
     for name, data in kept.items():

@@ -33,6 +33,7 @@ from tests.store.store_samples import (
     shard_commit,
     unit_vectors,
 )
+from tests.stored import stored_people
 
 STEM = "references/g0001/1"
 Between = Callable[[Callable[[], object]], None]
@@ -69,7 +70,7 @@ def test_commits_append_to_it(client: LocalStore, run: RunRow) -> None:
         commit_shard(client, shard_commit(client, run, shard))
         inode = seq_file(client).stat().st_ino
         assert seq_file(client).stat().st_size == (shard + 1) * SHARD_ROWS * 8
-    found = client.references(run.account_id, "main")
+    found = stored_people(client, run.account_id, "main")
     assert isinstance(found.vectors, np.memmap)
     assert not found.vectors.flags.writeable
     assert seq_file(client).stat().st_ino == inode  # the file was used unchanged
@@ -107,12 +108,12 @@ DAMAGE: dict[str, Callable[[Path, Path], object]] = {
 @pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
 def test_a_matrix_that_does_not_fit_is_rebuilt(store: Path, damage: Callable[[Path, Path], object]) -> None:
     with LocalStore.open(store, command="test") as client:
-        expected = np.array(client.references(1, "main").vectors)
+        expected = np.array(stored_people(client, 1, "main").vectors)
         files = seq_file(client), vector_file(client)
     before = [file.read_bytes() for file in files]
     damage(*files)
     with LocalStore.open(store, command="test") as client:
-        np.testing.assert_array_equal(client.references(1, "main").vectors, expected)
+        np.testing.assert_array_equal(stored_people(client, 1, "main").vectors, expected)
     assert [file.read_bytes() for file in files] == before
 
 
@@ -138,11 +139,11 @@ def test_a_changed_matrix_is_never_used(
     store: Path, change: Callable[[Path], object], caplog: pytest.LogCaptureFixture
 ) -> None:
     with LocalStore.open(store, command="test") as client:
-        expected = np.array(client.references(1, "main").vectors)
+        expected = np.array(stored_people(client, 1, "main").vectors)
     change(store)
     with LocalStore.open(store, command="test") as client:
         assert [problem.kind for problem in client.check().problems] == ["matrix"]
-        np.testing.assert_array_equal(client.references(1, "main").vectors, expected)
+        np.testing.assert_array_equal(stored_people(client, 1, "main").vectors, expected)
         assert "was damaged" in caplog.text
         assert client.check().problems == []
 
@@ -153,7 +154,7 @@ def test_a_matrix_without_checksums_is_built_again(store: Path) -> None:
         crc_file(client).unlink()
         assert client.check().problems == []
         before = vector_file(client).read_bytes()
-        assert len(client.references(1, "main")) == SHARDS * SHARD_ROWS
+        assert len(stored_people(client, 1, "main")) == SHARDS * SHARD_ROWS
         assert vector_file(client).read_bytes() == before
         assert crc_file(client).stat().st_size == SHARDS * SHARD_ROWS * 4
 
@@ -162,7 +163,7 @@ def test_posts_don_t_append_and_the_next_reader_does(filled: LocalStore) -> None
     before = vector_file(filled).read_bytes()
     commit(filled, insertion(1, "main", 50, "A", "B"))
     assert vector_file(filled).read_bytes() == before
-    found = filled.references(1, "main")
+    found = stored_people(filled, 1, "main")
     assert isinstance(found.vectors, np.memmap)
     assert found.seq.tolist() == list(range(1, 11))
     np.testing.assert_array_equal(found.vectors[8:], [unit_vectors(1, 50)[0], unit_vectors(1, 51)[0]])
@@ -177,7 +178,7 @@ def test_a_commit_of_a_shard_adds_the_posts_before_it(client: LocalStore, run: R
     commit_shard(client, shard_commit(client, run, 1))
     inode = seq_file(client).stat().st_ino
     assert np.fromfile(seq_file(client), "<i8").tolist() == list(range(1, 10))
-    found = client.references(run.account_id, "main")
+    found = stored_people(client, run.account_id, "main")
     assert isinstance(found.vectors, np.memmap)
     np.testing.assert_array_equal(found.vectors[SHARD_ROWS], unit_vectors(1, 50)[0])
     assert seq_file(client).stat().st_ino == inode
@@ -204,7 +205,7 @@ def between(client: LocalStore, monkeypatch: pytest.MonkeyPatch) -> Between:
 
 def test_a_person_deleted_while_it_grows_leaves_no_vector(client: LocalStore, run: RunRow, between: Between) -> None:
     def delete() -> None:
-        gone = client.references(run.account_id, "main").persons[1]
+        gone = stored_people(client, run.account_id, "main").persons[1]
         commit(client, Asked(run.account_id, "main", deleted=[gone.person_id]))
         seq_file(client).unlink()  # made by `references`; now the shard's own rows are appended
 
@@ -221,19 +222,19 @@ def test_a_directory_deleted_while_it_grows_leaves_no_file(client: LocalStore, r
 
 
 def test_rows_a_reader_adds_while_it_grows_are_added_once(client: LocalStore, run: RunRow, between: Between) -> None:
-    between(lambda: client.references(run.account_id, "main"))
+    between(lambda: stored_people(client, run.account_id, "main"))
     commit_shard(client, shard_commit(client, run, 0))
     assert np.fromfile(seq_file(client), "<i8").tolist() == list(range(1, SHARD_ROWS + 1))
 
 
 def test_a_replaced_row_is_added_and_the_old_one_ignored(filled: LocalStore) -> None:
-    before = filled.references(1, "main")
+    before = stored_people(filled, 1, "main")
     expected = np.array(before.vectors)
     inode = seq_file(filled).stat().st_ino
     commit(filled, replacement(1, "main", 50, before.persons[2]))
     expected[2] = unit_vectors(1, 50)[0]
     for _ in range(2):
-        after = filled.references(1, "main")
+        after = stored_people(filled, 1, "main")
         np.testing.assert_array_equal(after.vectors, expected)
         assert after.seq.tolist() == before.seq.tolist()
         assert not after.vectors.flags.writeable
@@ -242,29 +243,29 @@ def test_a_replaced_row_is_added_and_the_old_one_ignored(filled: LocalStore) -> 
 
 
 def test_with_too_many_dead_rows_it_is_rebuilt(filled: LocalStore) -> None:
-    before = filled.references(1, "main")
+    before = stored_people(filled, 1, "main")
     gone = [record.person_id for record in before.persons[1:3]]
     commit(filled, Asked(1, "main", deleted=gone))
-    after = filled.references(1, "main")
+    after = stored_people(filled, 1, "main")
     assert isinstance(after.vectors, np.memmap)
     np.testing.assert_array_equal(after.vectors, before.vectors[[0, 3, 4, 5, 6, 7]])
     assert np.fromfile(seq_file(filled), "<i8").tolist() == [1, 4, 5, 6, 7, 8]
 
 
 def test_fold_leaves_nothing_of_dead_rows(filled: LocalStore) -> None:
-    before = filled.references(1, "main")
+    before = stored_people(filled, 1, "main")
     vector = before.vectors[4].tobytes()
     commit(filled, Asked(1, "main", deleted=[before.persons[4].person_id]))
     assert vector in vector_file(filled).read_bytes()
     filled.fold()
     assert vector not in vector_file(filled).read_bytes()
-    after = filled.references(1, "main")
+    after = stored_people(filled, 1, "main")
     np.testing.assert_array_equal(after.vectors, before.vectors[[0, 1, 2, 3, 5, 6, 7]])
     assert check_store(filled).problems == []
 
 
 def test_a_fold_that_is_cut_off_before_the_numbers_leaves_no_damage(filled: LocalStore) -> None:
-    removed = filled.references(1, "main").persons[4].person_id
+    removed = stored_people(filled, 1, "main").persons[4].person_id
     commit(filled, Asked(1, "main", deleted=[removed]))
 
     def cut_off(point: str) -> None:

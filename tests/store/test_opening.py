@@ -44,6 +44,7 @@ from tests.store.store_samples import (
     shard_commit,
     unit_vectors,
 )
+from tests.stored import stored_people
 
 OPEN_AND_DIE = """
 import os, signal, sys
@@ -210,7 +211,7 @@ def test_a_store_of_version_1_is_upgraded_and_keeps_its_contents(tmp_path: Path)
     with LocalStore.open(store, command="test") as client:
         assert check_store(client).problems == []
         assert not list(client.path.glob("runs/*/manifest.parquet"))  # of a finished run
-        found = client.references(client.account_id("ann"), "main")
+        found = stored_people(client, client.account_id("ann"), "main")
         assert [record.name for record in found.persons] == ["Person 0", "Person 1"]
         assert {(record.tags, record.ignored, record.parent_id) for record in found.persons} == {((), False, None)}
         np.testing.assert_array_equal(found.vectors, unit_vectors(2, seed=0))
@@ -225,7 +226,7 @@ def test_a_store_of_version_2_is_upgraded_and_keeps_its_contents(tmp_path: Path)
     assert version_of(store) == 2
     with LocalStore.open(store, command="test") as client:
         assert check_store(client).problems == []
-        found = list(client.references(1, "main").persons)
+        found = list(stored_people(client, 1, "main").persons)
         assert [record.name for record in found] == ["Person 0", "Person 1", "A", "B"]
         *_, a, b = found
         assert (a.tags, a.ignored, b.parent_id) == (("vip", "nörth"), True, a.person_id)
@@ -238,7 +239,7 @@ def test_a_store_of_version_2_is_upgraded_and_keeps_its_contents(tmp_path: Path)
     assert version_of(store) == SCHEMA_VERSION
     with LocalStore.open(store, command="again") as client:
         assert check_store(client).problems == []
-        assert [record.first_name for record in client.references(1, "main").persons] == [None, None, "Ann", None]
+        assert [record.first_name for record in stored_people(client, 1, "main").persons] == [None, None, "Ann", None]
 
 
 def test_a_store_of_version_3_is_upgraded_and_keeps_its_hashes_of_pixels(tmp_path: Path) -> None:
@@ -247,7 +248,7 @@ def test_a_store_of_version_3_is_upgraded_and_keeps_its_hashes_of_pixels(tmp_pat
     with LocalStore.open(store, command="test") as client:
         assert check_store(client).problems == []
         assert client.identity.pixel_key is None  # so SHA-256 goes on
-        found = client.references(1, "main")
+        found = stored_people(client, 1, "main")
         pixels = [sha(f"pixels{SOURCE}/0-{row}.jpg") for row in range(2)]
         pixels += [posted(seed).pixel_hash for seed in (100, 102)]
         assert [hashes[1] for hashes in found.image_hashes] == pixels
@@ -258,7 +259,7 @@ def test_a_store_of_version_3_is_upgraded_and_keeps_its_hashes_of_pixels(tmp_pat
     assert version_of(store) == SCHEMA_VERSION
     with LocalStore.open(store, command="again") as client:
         assert check_store(client).problems == []
-        assert client.references(1, "main").image_hashes[4] == (posted(202).sha256, posted(202).pixel_hash)
+        assert stored_people(client, 1, "main").image_hashes[4] == (posted(202).sha256, posted(202).pixel_hash)
 
 
 def test_a_store_of_version_4_is_upgraded_and_gets_a_key_of_its_own(tmp_path: Path) -> None:
@@ -281,7 +282,7 @@ def test_a_store_of_version_4_is_upgraded_and_gets_a_key_of_its_own(tmp_path: Pa
             )
             assert known["sha256"].null_count == 0
             assert known["ctime_ns"].null_count == 2  # the next run reads the files again
-            assert [record.name for record in client.references(1, "main").persons] == [
+            assert [record.name for record in stored_people(client, 1, "main").persons] == [
                 "Person 0",
                 "Person 1",
                 "A",
@@ -344,7 +345,7 @@ def test_a_store_of_version_1_goes_on(tmp_path: Path) -> None:
         client.plan_run(run.run_id, 2, 1)
         commit_shard(client, shard_commit(client, run, 0, rows=2))
         client.finish_run(run.run_id, {})
-        people = client.references(ann, "main").persons
+        people = stored_people(client, ann, "main").persons
         assert [(record.seq, record.name) for record in people] == [
             (1, "Person 0"),
             (2, "Person 1"),

@@ -43,6 +43,7 @@ from tests.store.store_samples import (
     shard_commit,
     unit_vectors,
 )
+from tests.stored import stored_people
 
 
 def test_a_run_goes_from_scanning_to_finished(client: LocalStore) -> None:
@@ -315,7 +316,7 @@ def test_faces_of_media(client: LocalStore, run: RunRow) -> None:
 
 def test_pending_embeddings_are_read_like_those_in_shards(client: LocalStore, run: RunRow) -> None:
     commit_shard(client, shard_commit(client, run, 0))
-    before = np.array(client.references(run.account_id, "main").vectors)
+    before = np.array(stored_people(client, run.account_id, "main").vectors)
     vector = before[2].tobytes()
     execute(client, "DELETE FROM core.embeddings WHERE face_id = 5")
     execute(client, "INSERT INTO core.pending_embeddings VALUES (1, 5, ?)", [vector])
@@ -324,7 +325,7 @@ def test_pending_embeddings_are_read_like_those_in_shards(client: LocalStore, ru
         np.array(client.faces_of_media([3])["embedding"].to_pylist(), np.float32), before[2:3]
     )
     forget_matrices(client)
-    np.testing.assert_array_equal(client.references(run.account_id, "main").vectors, before)
+    np.testing.assert_array_equal(stored_people(client, run.account_id, "main").vectors, before)
 
 
 def test_a_store_is_reopened_with_its_runs(tmp_path: Path) -> None:

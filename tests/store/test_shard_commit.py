@@ -35,6 +35,7 @@ from tests.store.store_samples import (
     shard_commit,
     unit_vectors,
 )
+from tests.stored import stored_people
 
 
 def test_what_was_committed_is_read_back(client: LocalStore, run: RunRow) -> None:
@@ -43,7 +44,7 @@ def test_what_was_committed_is_read_back(client: LocalStore, run: RunRow) -> Non
     commit_shard(client, shard_commit(client, run, 1))
     assert client.committed_shards(run.run_id) == {0, 1}
     assert counters(client) == (1 + 2 * SHARD_ROWS, 1 + 4 * SHARD_ROWS, 1 + 2 * SHARD_ROWS)
-    found = client.references(run.account_id, "main")
+    found = stored_people(client, run.account_id, "main")
     assert found.seq.tolist() == list(range(1, 2 * SHARD_ROWS + 1))
     np.testing.assert_array_equal(found.vectors[:SHARD_ROWS], unit_vectors(SHARD_ROWS, seed=0))
     np.testing.assert_array_equal(found.vectors[SHARD_ROWS:], unit_vectors(SHARD_ROWS, seed=1))
@@ -150,8 +151,8 @@ def test_media_without_identity_make_no_directory(client: LocalStore, run: RunRo
     empty = replace(shard, faces=shard.faces[:0], embeddings=shard.embeddings[:0], changes=[])
     commit_shard(client, empty)
     assert client.directories() == []
-    assert len(client.references(run.account_id, "main")) == 0
-    assert client.references(run.account_id, "main").vectors.shape == (0, SIZE)
+    assert len(stored_people(client, run.account_id, "main")) == 0
+    assert stored_people(client, run.account_id, "main").vectors.shape == (0, SIZE)
     assert not list(client.path.glob("embeddings/*/*"))
     assert check_store(client).problems == []
 
@@ -188,7 +189,7 @@ def test_finished_run_shards_are_deleted_and_pending_deletes_replayed(tmp_path: 
     with LocalStore.open(tmp_path / "s", command="test") as client:
         assert client.extracted_shards(run.run_id) == set()
         assert check_store(client).problems == []
-        assert len(client.references(account, "main")) == SHARD_ROWS  # nothing was appended to their matrix
+        assert len(stored_people(client, account, "main")) == SHARD_ROWS  # nothing was appended to their matrix
 
 
 def test_nobody_waits_for_the_checkpoint_after_his_answer(client: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -214,7 +215,7 @@ def test_work_that_waits_goes_before_a_checkpoint(client: LocalStore, monkeypatc
 
 def test_calls_from_many_threads_run_one_after_another(client: LocalStore, run: RunRow) -> None:
     def add(number: int) -> int:
-        client.references(run.account_id, "main")
+        stored_people(client, run.account_id, "main")
         return client.create_account(f"user{number}", None)
 
     with ThreadPoolExecutor(8) as pool:

@@ -16,7 +16,7 @@ from typing import Final
 
 from pipeline.errors import ParameterInvalid
 from pipeline.jobs.people import People, PersonRow
-from pipeline.people.directory import DirectoryView
+from pipeline.people.directory import Changed
 from pipeline.people.service import IdentityService
 from pipeline.serve.cursors import Key, cursor, cursor_key
 from pipeline.store import utc_now
@@ -61,7 +61,7 @@ class PeopleList:
 
     rows: Mapping[str, PersonRow]  # by person id
     as_of: datetime  # UTC; what was changed later may be missing
-    view: DirectoryView
+    changed: Changed
     read_at: float
     _orders: dict[str, list[PersonRow]] = field(default_factory=dict)
 
@@ -147,21 +147,21 @@ class PeopleLists:
     def _reading(self, place: tuple[int, str]) -> threading.Lock:
         return self._locks[hash(place) % len(self._locks)]
 
-    def _view(self, place: tuple[int, str]) -> DirectoryView:
+    def _changed(self, place: tuple[int, str]) -> Changed:
         with self._service.directories.using(*place) as directory:
-            return directory.view()
+            return directory.changed
 
     def _fresh(self, place: tuple[int, str]) -> PeopleList | None:
         known = self._lists.get(place)
         if known is None:
             return None
-        view = self._view(place)
-        is_same = known.view is view or time.monotonic() < known.read_at + STALE_S
-        return known if is_same and known.view.corrections == view.corrections else None
+        changed = self._changed(place)
+        is_same = known.changed is changed or time.monotonic() < known.read_at + STALE_S
+        return known if is_same and known.changed.corrections == changed.corrections else None
 
     def _read(self, place: tuple[int, str], people: People) -> PeopleList:
-        read_at, as_of, view = time.monotonic(), utc_now(), self._view(place)
-        made = PeopleList({row.person_id: row for row in people.all()}, as_of, view, read_at)
+        read_at, as_of, changed = time.monotonic(), utc_now(), self._changed(place)
+        made = PeopleList({row.person_id: row for row in people.all()}, as_of, changed, read_at)
         self._lists.pop(place, None)
         self._lists[place] = made
         for other in [*self._lists][:-_KEPT]:

@@ -206,6 +206,11 @@ class Catalog:
         """Of the transaction in progress; 0 if transactions are not counted yet."""
         return 0 if self._number is None else self._number + 1
 
+    @property
+    def last_number(self) -> int:
+        """Of the last transaction; 0 if transactions are not counted yet."""
+        return self._number or 0
+
     def _record_commit(self) -> None:
         if not self._log_is_named:
             with suppress(FileNotFoundError):  # of a transaction that changed nothing

@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from dataclasses import fields
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from pipeline.errors import StoreDamaged
 from pipeline.store.catalog.connection import Catalog, check_cure
 from pipeline.store.catalog.directories import directory_id
 from pipeline.store.files import matrix
 from pipeline.store.files.shards import WrittenFile, read_embeddings, vectors_of_bytes
-from pipeline.store.records import FaceVector, PersonRecord, ReferenceOrigin, References
+from pipeline.store.records import FaceVector, ReferenceOrigin, References
 from pipeline.types import QUALITIES, FloatArray, IntArray, boxes_of
 
 _REFERENCES = """
-    SELECT p.person_id::VARCHAR AS person_id, p.seq, p.name, p.first_name, p.last_name, p.external_id,
-        p.parent_id::VARCHAR AS parent_id, p.tags, p.metadata,
-        coalesce(p.ignored, false) AS ignored, p.occurrence, p.last_occurrence_at, p.added_at, p.modified_at,
-        r.image_guid, r.seq AS reference_seq, r.face_id, m.sha256, m.pixel_hash, t.x1, t.y1, t.x2, t.y2
+    SELECT p.person_id::VARCHAR AS person_id, p.seq, r.seq AS reference_seq, r.face_id, m.sha256, m.pixel_hash,
+        t.x1, t.y1, t.x2, t.y2
     FROM core.persons p
-    LEFT JOIN core.reference_faces r ON r.person_id = p.person_id AND r.generation = $1
+    JOIN core.reference_faces r ON r.person_id = p.person_id AND r.generation = $1
     LEFT JOIN core.detections t ON t.face_id = r.face_id AND t.generation = $1
     LEFT JOIN core.faces f ON f.face_id = r.face_id
     LEFT JOIN core.media m ON m.media_id = f.media_id
@@ -36,27 +30,20 @@ _REFERENCES = """
 
 def reference_rows(catalog: Catalog, directory: int | None) -> pa.Table:
     """One row per reference of a directory, in the order of the identities."""
-    table = _person_rows(catalog, directory)
-    return table.filter(table["face_id"].is_valid())
-
-
-def _person_rows(catalog: Catalog, directory: int | None) -> pa.Table:
     return catalog.read(_REFERENCES, [catalog.generation, directory])
 
 
 def references(catalog: Catalog, account_id: int, directory: str) -> References:
     """The current references of a directory, in the order of its identities. Raises StoreDamaged."""
     number = directory_id(catalog, account_id, directory)
-    everybody = _person_rows(catalog, number)
-    known = everybody["face_id"].is_valid()
-    table = everybody.filter(known)
+    table = reference_rows(catalog, number)
     return References(
+        number=catalog.last_number,
         vectors=_reference_vectors(catalog, number, table),
-        seq=table["seq"].to_numpy(),
-        persons=_persons(table),
+        orders=table["seq"].to_numpy(),
+        person_ids=table["person_id"].to_pylist(),
         image_hashes=_hashes(table),
         boxes=boxes_of(table),
-        faceless=_persons(everybody.filter(pc.invert(known))),
     )
 
 
@@ -101,21 +88,6 @@ def reference_origins(catalog: Catalog, person_ids: Sequence[str]) -> dict[str, 
         [catalog.generation, list(person_ids)],
     )
     return {person_id: ReferenceOrigin(tuple(row[:3]), *row[3:]) for person_id, *row in rows}
-
-
-def _persons(table: pa.Table) -> list[PersonRecord]:
-    columns = [_values(table, field.name) for field in fields(PersonRecord)]
-    return [PersonRecord(*row) for row in zip(*columns, strict=True)]
-
-
-def _values(table: pa.Table, name: str) -> list[Any]:
-    column = table[name]
-    if pa.types.is_timestamp(column.type):
-        return list(column.to_numpy().astype(object))  # datetimes, ten times as fast as `to_pylist`
-    values = column.to_pylist()
-    if name == "tags":
-        return [tuple(json.loads(text)) if text else () for text in values]
-    return list(values)
 
 
 def _hashes(table: pa.Table) -> list[tuple[str, ...]]:

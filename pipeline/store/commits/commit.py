@@ -212,7 +212,7 @@ def write_changes(catalog: Catalog, changes: Sequence[Change], now: datetime) ->
             files.set_labels(catalog, part.change.labels)
         if part.change.gone:
             drop_if_empty(catalog, part.directory)
-    return [Committed(now, part.seqs, part.correction_id) for part in parts]
+    return [Committed(catalog.commit_number, now, part.seqs, part.correction_id) for part in parts]
 
 
 def _numbered(catalog: Catalog, changes: Sequence[Change], now: datetime) -> list[_Numbered]:

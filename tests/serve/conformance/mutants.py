@@ -126,14 +126,14 @@ def landmarks_of_the_image(face: dict[str, Any]) -> dict[str, Any]:
 
 
 def recognised_as_the_child() -> None:
-    from pipeline.people.views import root_view
+    from pipeline.people.views import root_views
 
-    def mutant(directory: Any, person_id: str) -> Any:
-        view = root_view(directory, person_id)
-        child = directory.get(person_id)
-        return view if view is None or child is None else dataclasses.replace(view, root=child)
+    def mutant(directory: Any, person_ids: Any) -> Any:
+        children = directory.of(person_ids)
+        views = root_views(directory, person_ids)
+        return {p: dataclasses.replace(view, root=children[p]) for p, view in views.items()}
 
-    replaced("pipeline.people.posts", "root_view", lambda _: mutant)
+    replaced("pipeline.people.posts", "root_views", lambda _: mutant)
 
 
 def iv_at_the_end(stored: Any) -> Any:

@@ -1,0 +1,332 @@
+"""The records of a directory's people, read from the catalog when they are asked for.
+
+Each answer of the catalog shows all commits up to a number, and what is kept of it remembers that number: a change that
+is followed afterwards is applied to what does not show it yet. So records may be ahead of the index, for the moment
+between a commit and its `Directory.apply`, and are never behind it. A writer has the directory's lock, so to a writer
+they are equal.
+
+A server keeps everybody, if they are not more than KEPT; a command keeps those whom it asked for.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import threading
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any, Final, Protocol
+
+from pipeline.errors import PersonUnknown
+from pipeline.store import Change, Committed, LocalStore, Merges, PersonRecord, PersonRows, References, persons
+
+KEPT: Final = 2**18  # records
+_BYTES: Final = 1200  # of the Python objects of one, measured
+_PAGE: Final = 2**14  # records that are read at once: other work of the catalog comes in between
+_UUID: Final = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+
+class Stored(Protocol):
+    """What the catalog has of a directory, as it is at each call."""
+
+    def merges(self) -> Merges: ...
+
+    def persons(self, person_ids: Sequence[str]) -> PersonRows: ...
+
+    def persons_after(self, seq: int, count: int) -> PersonRows: ...
+
+    def persons_called(self, names: Sequence[str], external_ids: Sequence[str]) -> list[str]: ...
+
+    def is_picture(self, guid: str) -> bool: ...
+
+    def references(self) -> References: ...
+
+
+class StoredDirectory:
+    """That of an open store."""
+
+    def __init__(self, client: LocalStore, account_id: int, name: str) -> None:
+        self._client = client
+        self._place = account_id, name
+
+    def merges(self) -> Merges:
+        return self._client.ask(persons.merges, *self._place)
+
+    def persons(self, person_ids: Sequence[str]) -> PersonRows:
+        return self._client.ask(persons.persons, *self._place, [*filter(_UUID.fullmatch, person_ids)])
+
+    def persons_after(self, seq: int, count: int) -> PersonRows:
+        return self._client.ask(persons.persons_after, *self._place, seq, count)
+
+    def persons_called(self, names: Sequence[str], external_ids: Sequence[str]) -> list[str]:
+        return self._client.ask(persons.persons_called, *self._place, names, external_ids)
+
+    def is_picture(self, guid: str) -> bool:
+        return self._client.ask(persons.is_picture, *self._place, guid)
+
+    def references(self) -> References:
+        return self._client.references(*self._place)
+
+
+class Records:
+    """Any thread may read; whoever has the directory's lock follows changes. Methods raise StoreError."""
+
+    def __init__(self, stored: Stored) -> None:
+        self._stored = stored
+        self._lock = threading.Lock()  # held briefly
+        self._kept: dict[str, tuple[PersonRecord, int]] = {}  # with the last commit that each shows
+        self._by_external_id: dict[str, set[str]] = {}  # of those who are kept
+        self._guids: set[str] = set()  # of their pictures
+        self._all_kept = False
+        self._parents: dict[str, str] = {}  # of those who are merged
+        self._children: dict[str, set[str]] = {}
+        self._count = 0
+        self._counted = 0  # the last commit that the count and the parents show
+        self._followed = 0  # the last commit that was followed
+
+    def take(self, found: Merges) -> None:
+        """Forgets what is kept. `found`: how many there are, and who is merged."""
+        with self._lock:
+            self._forget_all()
+            self._all_kept = found.count == 0
+            self._count, self._counted = found.count, found.number
+            self._parents.clear()
+            self._children.clear()
+            for person_id, parent_id in found.parents.items():
+                self._set_parent(person_id, parent_id)
+
+    def keep_all(self) -> None:
+        """Reads everybody, if they are not too many to be kept."""
+        seq = 0
+        while self._count <= KEPT:
+            page = self._stored.persons_after(seq, _PAGE)
+            records = page.records()
+            with self._lock:
+                if page.number < self._followed:
+                    continue  # a change came in between: it is read again
+                for record in records:
+                    self._keep(record, page.number)
+                self._all_kept = len(records) < _PAGE
+            if self._all_kept:
+                return
+            seq = records[-1].seq
+
+    def __len__(self) -> int:
+        """How many persons there are."""
+        return self._count
+
+    @property
+    def people(self) -> int:
+        """How many people there are: a merged set is one."""
+        with self._lock:
+            return self._count - len(self._parents)
+
+    @property
+    def memory_bytes(self) -> int:
+        """Estimate of what is kept."""
+        return _BYTES * len(self._kept)
+
+    # Reading
+
+    def of(self, person_ids: Iterable[str]) -> dict[str, PersonRecord]:
+        """The records of those of these persons who are there."""
+        wanted = dict.fromkeys(person_ids)
+        with self._lock:
+            found = {person_id: self._kept[person_id][0] for person_id in wanted if person_id in self._kept}
+            missing = [] if self._all_kept else [person_id for person_id in wanted if person_id not in found]
+        if not missing:
+            return found
+        answer = self._stored.persons(missing)
+        records = answer.records()
+        with self._lock:
+            if len(self._kept) > KEPT:
+                self._forget_all()
+            if answer.number >= self._followed:
+                for record in records:
+                    self._keep(record, answer.number)
+        return found | {record.person_id: record for record in records}
+
+    def get(self, person_id: str) -> PersonRecord | None:
+        return self.of([person_id]).get(person_id)
+
+    def those(self, person_ids: Iterable[str]) -> list[PersonRecord]:
+        """The record of each of these persons, in their order, without repetitions. Raises PersonUnknown."""
+        wanted = list(dict.fromkeys(person_ids))
+        found = self.of(wanted)
+        if len(found) < len(wanted):
+            raise PersonUnknown
+        return [found[person_id] for person_id in wanted]
+
+    def record(self, person_id: str) -> PersonRecord:
+        """Raises PersonUnknown."""
+        (record,) = self.those([person_id])
+        return record
+
+    def everybody(self) -> list[PersonRecord]:
+        """All, in the order of insertion."""
+        with self._lock:
+            if self._all_kept:
+                return by_age(record for record, _ in self._kept.values())
+        found: list[PersonRecord] = []
+        while True:
+            records = self._stored.persons_after(found[-1].seq if found else 0, _PAGE).records()
+            found += records
+            if len(records) < _PAGE:
+                return found
+
+    def called(self, names: Sequence[str], external_ids: Sequence[str]) -> list[PersonRecord]:
+        """Those with one of these names, in any form of Unicode, or external ids; in the order of insertion."""
+        return by_age(self.of(self._stored.persons_called(names, external_ids)).values())
+
+    def with_external_id(self, external_id: str) -> list[PersonRecord]:
+        """In the order of insertion."""
+        with self._lock:
+            if self._all_kept:
+                kept = [self._kept[person_id][0] for person_id in self._by_external_id.get(external_id, ())]
+                return by_age(kept)
+        return [record for record in self.called([], [external_id]) if record.external_id == external_id]
+
+    def has_picture(self, guid: str) -> bool:
+        """Whether it is somebody's picture."""
+        with self._lock:
+            if self._all_kept or guid in self._guids:
+                return guid in self._guids
+        return self._stored.is_picture(guid)
+
+    # Merged sets
+
+    def root_id(self, person_id: str) -> str:
+        """The root of a person: itself where nothing is merged, and of an unknown person."""
+        with self._lock:
+            return self._root_id(person_id)
+
+    def roots(self, person_ids: Iterable[str]) -> dict[str, PersonRecord]:
+        """The root of each of these persons, without unknown ones."""
+        roots = {person_id: self.root_id(person_id) for person_id in person_ids}
+        found = self.of(roots.values())
+        return {person_id: found[root] for person_id, root in roots.items() if root in found}
+
+    def parent_id(self, person_id: str) -> str | None:
+        return self._parents.get(person_id)
+
+    def _root_id(self, person_id: str) -> str:
+        while person_id in self._parents:
+            person_id = self._parents[person_id]
+        return person_id
+
+    def children(self, person_id: str) -> list[PersonRecord]:
+        """Those whose parent it is, in the order of insertion."""
+        with self._lock:
+            children = list(self._children.get(person_id, ()))
+        return by_age(self.of(children).values()) if children else []
+
+    def merged_ids(self, person_id: str) -> list[str]:
+        """The root of a person, then all below it in any order."""
+        with self._lock:
+            members = [self._root_id(person_id)]
+            for member in members:  # grows as it goes: a chain of merges may be longer than calls can be nested
+                members.extend(self._children.get(member, ()))
+        return members
+
+    def merged_sets(self, person_ids: Iterable[str]) -> dict[str, list[PersonRecord]]:
+        """Of each of these persons the root, then all below it in the order of insertion. Without unknown persons."""
+        members = {person_id: self.merged_ids(person_id) for person_id in person_ids}
+        found = self.of(itertools.chain(*members.values()))
+        return {
+            person_id: [found[root], *by_age(found[each] for each in below if each in found)]
+            for person_id, (root, *below) in members.items()
+            if root in found
+        }
+
+    def merged_set(self, person_id: str) -> list[PersonRecord]:
+        """As `merged_sets`; empty for an unknown person."""
+        return self.merged_sets([person_id]).get(person_id, [])
+
+    # Following
+
+    def follow(self, change: Change, committed: Committed) -> None:
+        """Shows a committed change."""
+        after, gone, number = change.after, change.gone, committed.number
+        new = [p for p, columns in after.persons.items() if columns is not None and change.before.persons[p] is None]
+        with self._lock:
+            self._followed = max(self._followed, number)
+            if number > self._counted:
+                self._count += len(new) - len(gone)
+                for person_id, columns in after.persons.items():
+                    if columns is not None and "parent_id" in columns:
+                        self._set_parent(person_id, columns["parent_id"])
+                for person_id in gone:
+                    self._set_parent(person_id, None)
+            for person_id in gone:
+                self._forget(person_id)
+            for person_id in dict.fromkeys((*after.persons, *after.references, *change.seen)):
+                known, shown = self._kept.get(person_id, (None, 0))
+                if known is not None and shown < number:
+                    self._keep(_changed(known, change, committed), number, again=True)
+            for person_id in new:
+                if person_id not in self._kept:
+                    self._keep(_made(person_id, change, committed), number)
+            self._all_kept &= len(self._kept) <= KEPT
+
+    def _keep(self, record: PersonRecord, number: int, *, again: bool = False) -> None:
+        if again:
+            self._forget(record.person_id)
+        elif record.person_id in self._kept:
+            return
+        self._kept[record.person_id] = record, number
+        if record.image_guid is not None:
+            self._guids.add(record.image_guid)
+        if record.external_id is not None:
+            self._by_external_id.setdefault(record.external_id, set()).add(record.person_id)
+
+    def _forget(self, person_id: str) -> None:
+        record, _ = self._kept.pop(person_id, (None, 0))
+        if record is None:
+            return
+        self._guids.discard(record.image_guid or "")
+        if record.external_id is not None:
+            self._by_external_id[record.external_id].discard(person_id)
+            if not self._by_external_id[record.external_id]:
+                del self._by_external_id[record.external_id]
+
+    def _forget_all(self) -> None:
+        self._kept, self._by_external_id, self._guids, self._all_kept = {}, {}, set(), False
+
+    def _set_parent(self, person_id: str, parent_id: str | None) -> None:
+        old = self._parents.pop(person_id, None)
+        if old is not None:
+            self._children[old].discard(person_id)
+            if not self._children[old]:
+                del self._children[old]
+        if parent_id is not None:
+            self._parents[person_id] = parent_id
+            self._children.setdefault(parent_id, set()).add(person_id)
+
+
+def _changed(known: PersonRecord, change: Change, committed: Committed) -> PersonRecord:
+    """The record of a stored person after a change."""
+    person_id, after = known.person_id, change.after
+    new: dict[str, Any] = {}
+    if person_id in after.persons:
+        new = {"modified_at": committed.at, **(after.persons[person_id] or {})}
+    if person_id in after.references:
+        new["image_guid"], *_ = change.pictures.get(person_id, (None,))
+    if person_id in change.seen:
+        new |= {
+            "occurrence": known.occurrence + change.seen[person_id],
+            "last_occurrence_at": committed.at,
+        }
+    return replace(known, **new)
+
+
+def _made(person_id: str, change: Change, committed: Committed) -> PersonRecord:
+    """The record of a person whom a change made, or brought back."""
+    columns = change.after.persons[person_id] or {}
+    guid, *_ = change.pictures.get(person_id, (None,))
+    seq = committed.seqs.get(person_id, columns.get("seq"))
+    return PersonRecord(**{"modified_at": committed.at, **columns, "seq": seq, "image_guid": guid})
+
+
+def by_age(records: Iterable[PersonRecord]) -> list[PersonRecord]:
+    """In the order of insertion."""
+    return sorted(records, key=lambda record: record.seq)

@@ -1,0 +1,75 @@
+"""The records of persons: of those who are asked for, or of all in a directory.
+
+An answer has the number of the last commit that it shows, for readers that keep it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from pipeline.store.catalog.connection import Catalog
+from pipeline.store.catalog.directories import directory_id
+from pipeline.store.records import Merges, PersonRows
+from pipeline.texts import is_unicode, nfc
+
+_RECORDS: Final = """
+    SELECT p.person_id::VARCHAR AS person_id, p.seq, p.name, p.first_name, p.last_name, p.external_id,
+        p.parent_id::VARCHAR AS parent_id, p.tags, p.metadata, coalesce(p.ignored, false) AS ignored, p.occurrence,
+        p.last_occurrence_at, p.added_at, p.modified_at, r.image_guid
+    FROM core.persons p LEFT JOIN core.reference_faces r ON r.person_id = p.person_id AND r.generation = $1
+    WHERE p.directory_id = $2
+"""
+
+
+def persons(catalog: Catalog, account_id: int, directory: str, person_ids: Sequence[str]) -> PersonRows:
+    """Those of the directory who have one of these ids (UUIDs)."""
+    some = "AND p.person_id IN (SELECT unnest($3::UUID[]))"
+    here = [catalog.generation, directory_id(catalog, account_id, directory)]
+    return PersonRows(catalog.last_number, catalog.read(_RECORDS + some, [*here, list(person_ids)]))
+
+
+def persons_after(catalog: Catalog, account_id: int, directory: str, seq: int, count: int) -> PersonRows:
+    """The first `count` persons of the directory behind number `seq`, in the order of insertion."""
+    page = "AND p.seq > $3 ORDER BY p.seq LIMIT $4"
+    here = [catalog.generation, directory_id(catalog, account_id, directory)]
+    return PersonRows(catalog.last_number, catalog.read(_RECORDS + page, [*here, seq, count]))
+
+
+def persons_called(
+    catalog: Catalog, account_id: int, directory: str, names: Sequence[str], external_ids: Sequence[str]
+) -> list[str]:
+    """The ids of those of the directory who have one of these names, in any form of Unicode, or external ids; in the
+    order of insertion."""
+    return catalog.column(
+        "SELECT person_id::VARCHAR FROM core.persons WHERE directory_id = $1 AND (external_id IN"
+        " (SELECT unnest($2::VARCHAR[])) OR nfc_normalize(name) IN (SELECT unnest($3::VARCHAR[]))) ORDER BY seq",
+        [
+            directory_id(catalog, account_id, directory),
+            [*filter(is_unicode, external_ids)],
+            [nfc(name) for name in filter(is_unicode, names)],
+        ],
+    )
+
+
+def merges(catalog: Catalog, account_id: int, directory: str) -> Merges:
+    """Of a directory that is not there: nobody."""
+    here = [directory_id(catalog, account_id, directory)]
+    count = catalog.one("SELECT count(*) FROM core.persons WHERE directory_id = ?", here)
+    parents = catalog.rows(
+        "SELECT person_id::VARCHAR, parent_id::VARCHAR FROM core.persons"
+        " WHERE directory_id = ? AND parent_id IS NOT NULL ORDER BY seq",
+        here,
+    )
+    return Merges(catalog.last_number, int(count), dict(parents))
+
+
+def is_picture(catalog: Catalog, account_id: int, directory: str, guid: str) -> bool:
+    """Whether it is the picture of somebody in the directory."""
+    return bool(
+        catalog.rows(
+            "SELECT 1 FROM core.reference_faces r JOIN core.persons p ON p.person_id = r.person_id"
+            " WHERE r.image_guid = ? AND r.generation = ? AND p.directory_id = ?",
+            [guid, catalog.generation, directory_id(catalog, account_id, directory)],
+        )
+    )
