@@ -21,6 +21,7 @@ FILE_KINDS = (
     "embeddings",
     "object",
     "matrix",
+    "segment",
     "report",
     "export",
 )

@@ -1,0 +1,130 @@
+"""Arrays in a memory-mapped file whose blocks are compared with their checksums before they are first used.
+
+Each block of 256 KiB has a CRC-32, which finds damage, not tampering. A block is compared once while a file is open.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from typing import Final, Generic, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from pipeline.types import IntArray
+
+BLOCK_BYTES: Final = 256 * 1024
+SUM_TYPE: Final = np.dtype("<u4")
+_Scalar = TypeVar("_Scalar", bound=np.generic)
+
+
+class BlockSums:
+    """The checksum of each block of bytes that are written one after another."""
+
+    def __init__(self) -> None:
+        self._sums: list[int] = []
+        self._room = 0  # bytes that the last block can still take
+
+    def add(self, data: memoryview) -> None:
+        """`data`: bytes, the next ones."""
+        while len(data):
+            if self._room == 0:
+                self._sums.append(0)
+                self._room = BLOCK_BYTES
+            part, data = data[: self._room], data[self._room :]
+            self._sums[-1] = zlib.crc32(part, self._sums[-1])
+            self._room -= len(part)
+
+    def table(self) -> bytes:
+        """The checksums [b] uint32; the last block may be shorter."""
+        return np.array(self._sums, SUM_TYPE).tobytes()
+
+
+class CheckedBlocks:
+    """The blocks of a mapped area, and which of them were compared. Any number of threads may use it: two may compare
+    the same block, with the same result."""
+
+    def __init__(self, area: memoryview, sums: npt.NDArray[np.uint32], damaged: Callable[[int], Exception]) -> None:
+        """`area`: bytes; `sums` [b] the checksums of its blocks; `damaged` makes the error for a block."""
+        self._area = area
+        self._sums = sums
+        self._damaged = damaged
+        self._compared = np.zeros(len(sums), np.bool_)
+
+    def flags(self, start: int, stop: int) -> npt.NDArray[np.bool_]:
+        """Whether each block with one of the bytes start .. stop - 1 was compared: a view, which later shows more."""
+        return self._compared[_blocks(start, stop)]
+
+    def require(self, start: int, stop: int) -> None:
+        """Compares the blocks with the bytes start .. stop - 1, unless they were before. Raises what `damaged` makes
+        for the first damaged one."""
+        between = _blocks(start, stop)
+        if not self._compared[between].all():
+            self.require_blocks(np.arange(between.start, between.stop))
+
+    def require_blocks(self, blocks: IntArray) -> None:
+        """The same for the blocks [m] of these numbers, in any order and repeated."""
+        missing = blocks[~self._compared[blocks]]
+        if len(missing) == 0:
+            return
+        for block in np.unique(missing).tolist():
+            if not self.is_sound(block):
+                raise self._damaged(block)
+            self._compared[block] = True
+
+    def is_sound(self, block: int) -> bool:
+        """Whether the block has its checksum now. Reads all of it."""
+        start = block * BLOCK_BYTES
+        return zlib.crc32(self._area[start : start + BLOCK_BYTES]) == int(self._sums[block])
+
+    def first_damaged(self) -> int | None:
+        """The number of the first damaged block, or None. Reads all of them."""
+        return next((block for block in range(len(self._sums)) if not self.is_sound(block)), None)
+
+
+class MappedRows(Generic[_Scalar]):
+    """n rows of one type, [n] or [n, w], in a mapped area; read-only. Any number of threads may read."""
+
+    def __init__(self, blocks: CheckedBlocks, array: npt.NDArray[_Scalar], offset: int) -> None:
+        """`array` lies `offset` bytes after the beginning of the area of `blocks`."""
+        self.array = array  # [n, ...] all rows; the caller must have had them checked
+        self._blocks = blocks
+        self._offset = offset
+        self._row_bytes = array.dtype.itemsize * int(np.prod(array.shape[1:]))
+        self._flags = blocks.flags(offset, offset + array.nbytes)
+        self._complete = False
+
+    def __len__(self) -> int:
+        return len(self.array)
+
+    def checked(self, start: int, stop: int) -> npt.NDArray[_Scalar]:
+        """A view of the rows start .. stop - 1, once their blocks are compared. Raises the blocks' error, or IndexError
+        unless 0 <= start <= stop <= n."""
+        if not 0 <= start <= stop <= len(self.array):
+            raise IndexError(f"rows {start} to {stop} of {len(self.array)}")
+        if not self._all_compared():
+            self._blocks.require(self._offset + start * self._row_bytes, self._offset + stop * self._row_bytes)
+        return self.array[start:stop]
+
+    def at(self, rows: IntArray) -> npt.NDArray[_Scalar]:
+        """A copy [m, ...] of the rows at the positions [m], once the blocks that hold them are compared. Raises the
+        blocks' error, or IndexError unless each position is in 0 .. n - 1."""
+        if len(rows) and rows.min() < 0:
+            raise IndexError(f"row {rows.min()} of {len(self.array)}")
+        if not self._all_compared():
+            starts = self._offset + rows * self._row_bytes
+            first, last = starts // BLOCK_BYTES, (starts + self._row_bytes - 1) // BLOCK_BYTES
+            for further in range(self._row_bytes // BLOCK_BYTES + 2):  # a row may begin in one block and end in another
+                self._blocks.require_blocks(np.minimum(first + further, last))
+        return self.array.take(rows, axis=0)
+
+    def _all_compared(self) -> bool:
+        if not self._complete:
+            self._complete = bool(self._flags.all())
+        return self._complete
+
+
+def _blocks(start: int, stop: int) -> slice:
+    """The blocks with the bytes start .. stop - 1."""
+    return slice(start // BLOCK_BYTES, -(-stop // BLOCK_BYTES) if start < stop else start // BLOCK_BYTES)

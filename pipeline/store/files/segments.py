@@ -1,0 +1,325 @@
+"""Index segments: immutable files with the references of a directory as search needs them, read through a memory map.
+
+A segment holds up to 65,536 references of one directory in one generation, in ascending order of their numbers: vectors
+with their int8 copy, persons, boxes, and lookup tables of persons and images. It is derived data: the embedding shards
+and the catalog have all of it. So one that is damaged, or of another store, is made again.
+
+Opening reads the header and the checksums only. Each block of 256 KiB is compared with its checksum before it is first
+used: without that a flipped bit would answer with the wrong person.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import mmap
+import os
+import stat
+import uuid
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from pipeline.errors import StoreDamaged
+from pipeline.store.files.durable import NO_LINK, Folder, disk_errors
+from pipeline.store.files.mapped_rows import BLOCK_BYTES, SUM_TYPE, BlockSums, CheckedBlocks, MappedRows
+from pipeline.store.files.segment_header import (
+    MAX_ROWS,
+    PAGE_BYTES,
+    SUM_BYTES,
+    Header,
+    SegmentKey,
+    SegmentUnusable,
+    image_key_id,
+)
+from pipeline.types import ByteArray, DoubleArray, FloatArray, IntArray
+
+__all__ = ["MAX_ROWS", "Segment", "SegmentKey", "SegmentRows", "SegmentUnusable", "VectorCodes", "codes_of", "write"]
+
+_CHUNK_ROWS: Final = 4096  # that are converted at a time
+_MEASURED: Final = 1.0 + 2.0**-20
+_ID_BYTES: Final = 16  # of a UUID, and of the digest of a hash
+_HALF: Final = 8
+# Fills codes [m, d] int8, scales [m] and errors [m] float32 from vectors [m, d].
+Quantize: TypeAlias = Callable[[FloatArray, npt.NDArray[np.int8], FloatArray, FloatArray], None]
+
+
+class VectorCodes(NamedTuple):
+    """The int8 copy of n vectors of d numbers: what `matching.int8_filter.Codes` holds, and proves."""
+
+    codes: npt.NDArray[np.int8]  # [n, d]
+    scales: FloatArray  # [n]
+    errors: FloatArray  # [n] at least the L2 norm of vector - scale * codes
+
+
+@dataclass(frozen=True, eq=False)
+class SegmentRows:
+    """n references of a directory, to be written: 1 <= n <= 65,536, `seq` strictly ascending."""
+
+    vectors: FloatArray  # [n, d] finite
+    codes: VectorCodes  # of the vectors
+    seq: IntArray  # [n] the number of each reference
+    order: IntArray  # [n] the number of its person
+    person_ids: Sequence[str]  # [n] UUIDs
+    boxes: FloatArray  # [n, 4] xyxy in pixels of the upright original
+    image_hashes: Sequence[tuple[str, ...]]  # [n] the hashes of its photo, in any number
+
+
+def codes_of(vectors: FloatArray, quantize: Quantize | None = None) -> VectorCodes:
+    """The int8 copy of `vectors` [n, d], finite and not zero. `quantize` is the compiled `int8_kernels.quantize` if
+    there is one; without it NumPy does the same: only the last bit of an error may differ."""
+    rows, size = vectors.shape
+    made = VectorCodes(np.empty((rows, size), np.int8), np.empty(rows, np.float32), np.empty(rows, np.float32))
+    for start in range(0, rows, _CHUNK_ROWS):
+        chunk = slice(start, start + _CHUNK_ROWS)
+        part = np.ascontiguousarray(vectors[chunk], np.float32)
+        (quantize or _quantize)(part, made.codes[chunk], made.scales[chunk], made.errors[chunk])
+    return made
+
+
+def _quantize(vectors: FloatArray, codes: npt.NDArray[np.int8], scales: FloatArray, errors: FloatArray) -> None:
+    """`int8_kernels.quantize` in NumPy."""
+    scales[:] = np.abs(vectors).max(axis=1) / np.float32(127.0)
+    exact, units = vectors.astype(np.float64), scales.astype(np.float64)[:, None]
+    rounded: DoubleArray = np.rint(exact / units).clip(-127.0, 127.0)
+    codes[:] = rounded
+    errors[:] = _norms(exact - units * rounded) * _MEASURED
+
+
+def _norms(rows: DoubleArray) -> DoubleArray:
+    """The L2 norms [n] of `rows` [n, d]."""
+    norms: DoubleArray = np.sqrt(np.einsum("ij,ij->i", rows, rows))
+    return norms
+
+
+# Writing
+
+
+def write(folder: Folder, relative: str, key: SegmentKey, rows: SegmentRows, image_key: bytes) -> int:
+    """Writes a segment, durably and atomically, and returns its size in bytes. Makes its folder if it is missing.
+
+    `image_key`, 1 to 64 bytes, is needed to find images in it, and is not in the file. Vectors and codes are converted
+    in chunks, without a second copy. Raises StoreFull, StoreUnwritable; ValueError if `rows` cannot be a segment.
+    """
+    if not 1 <= len(rows.seq) <= MAX_ROWS:
+        raise ValueError(f"a segment has 1 to {MAX_ROWS} rows, not {len(rows.seq)}")
+    if not image_key:
+        raise ValueError("without a key anybody could test which photos a segment has")
+    columns = _columns(rows, image_key)
+    hashes = len(columns["image_rows"])
+    header = Header.of(key, len(rows.seq), hashes, _max_norm(rows.vectors), image_key)
+    _require_valid(header, columns)
+    folder.make(relative.rpartition("/")[0])
+    sums = BlockSums()
+    with folder.replacing(relative, "segment") as file, disk_errors(folder.root):
+        file.write(header.page())
+        for part in _parts(header, columns):
+            file.write(part)
+            sums.add(part)
+        table = sums.table()
+        file.write(table + zlib.crc32(table).to_bytes(SUM_BYTES, "little"))
+    return header.file_bytes
+
+
+def _columns(rows: SegmentRows, image_key: bytes) -> dict[str, npt.NDArray[Any]]:
+    """The content of each section."""
+    if len(rows.image_hashes) != len(rows.seq):
+        raise ValueError(f"{len(rows.seq)} rows cannot have the images of {len(rows.image_hashes)}")
+    person_ids = np.frombuffer(b"".join(uuid.UUID(text).bytes for text in rows.person_ids), np.uint8)
+    return {
+        **rows.codes._asdict(),
+        "vectors": rows.vectors,
+        "seq": rows.seq,
+        "order": rows.order,
+        "person_ids": person_ids.reshape(-1, _ID_BYTES),
+        "boxes": rows.boxes,
+        **_person_table(person_ids),
+        **_image_table(rows.image_hashes, image_key),
+    }
+
+
+def _require_valid(header: Header, columns: dict[str, npt.NDArray[Any]]) -> None:
+    for name, section in header.sections.items():
+        column = columns[name]
+        if column.shape != section.shape or not np.can_cast(column.dtype, section.dtype, "equiv"):
+            raise ValueError(f"{name} must be {section.dtype} {section.shape}, not {column.dtype} {column.shape}")
+    if not (np.diff(columns["seq"]) > 0).all():
+        raise ValueError("the numbers of the references do not ascend")
+
+
+def _max_norm(vectors: FloatArray) -> float:
+    """The largest L2 norm of `vectors` [n, d], in float64."""
+    chunks = (vectors[start : start + _CHUNK_ROWS] for start in range(0, len(vectors), _CHUNK_ROWS))
+    return float(np.max([_norms(chunk.astype(np.float64)).max() for chunk in chunks]))
+
+
+def _person_table(person_ids: ByteArray) -> dict[str, npt.NDArray[Any]]:
+    """The sorted lookup table of the persons' ids: 16 bytes each, in the order of the rows."""
+    keys = person_ids.view(">u8")[::2].astype(np.uint64)
+    order = np.argsort(keys, kind="stable")
+    return {"person_keys": keys[order], "person_rows": order.astype(np.uint32)}
+
+
+def _image_table(image_hashes: Sequence[tuple[str, ...]], image_key: bytes) -> dict[str, npt.NDArray[Any]]:
+    """The sorted lookup table of the hashes of each row's photo."""
+    of_rows = [(row, text) for row, hashes in enumerate(image_hashes) for text in dict.fromkeys(hashes)]
+    digests = b"".join(_digest(text, image_key) for _, text in of_rows)
+    halves = np.frombuffer(digests, ">u8").astype(np.uint64).reshape(-1, 2)
+    rows = np.array([row for row, _ in of_rows], np.uint32)
+    order = np.lexsort((rows, halves[:, 1], halves[:, 0]))
+    return {"image_high": halves[order, 0], "image_low": halves[order, 1], "image_rows": rows[order]}
+
+
+def _digest(image_hash: str, image_key: bytes) -> bytes:
+    """The 16 bytes that stand for a hash."""
+    return hashlib.blake2b(image_hash.encode(), key=image_key, digest_size=_ID_BYTES).digest()
+
+
+def _parts(header: Header, columns: dict[str, npt.NDArray[Any]]) -> Iterator[memoryview]:
+    """The bytes between header and checksums, in order."""
+    ends = [*(section.offset for section in header.sections.values()), header.end][1:]
+    for (name, section), end in zip(header.sections.items(), ends, strict=True):
+        for start in range(0, len(columns[name]), _CHUNK_ROWS):
+            part = np.ascontiguousarray(columns[name][start : start + _CHUNK_ROWS], section.dtype)
+            yield part.reshape(-1).view(np.uint8).data
+        yield memoryview(bytes(end - section.end))
+
+
+# Reading
+
+
+class Segment:
+    """An open segment of n references, read-only. Any number of threads may read it; nothing in it changes, even if the
+    file is replaced or deleted. The file must not be changed in place.
+
+    Reading rows, and looking up persons and images, raises StoreDamaged if a block is not as it was written.
+    """
+
+    def __init__(self, folder: Folder, relative: str, header: Header, mapped: mmap.mmap, image_key: bytes) -> None:
+        """See `open`."""
+        self.key = header.key
+        self.max_norm = header.max_norm  # of the vectors, float64
+        self._header = header
+        self._mapped = mapped
+        self._image_key = image_key
+        sums = np.frombuffer(mapped, SUM_TYPE, header.blocks, header.end)
+        damaged = functools.partial(_damaged, folder.root, relative, header)
+        self._blocks = CheckedBlocks(memoryview(mapped)[PAGE_BYTES : header.end], sums, damaged)
+        self.vectors: MappedRows[np.float32] = self._rows("vectors")  # [n, d]
+        self.codes: MappedRows[np.int8] = self._rows("codes")  # [n, d]
+        self.scales: MappedRows[np.float32] = self._rows("scales")  # [n]
+        self.errors: MappedRows[np.float32] = self._rows("errors")  # [n]
+        self.seq: MappedRows[np.int64] = self._rows("seq")  # [n] ascending
+        self.order: MappedRows[np.int64] = self._rows("order")  # [n]
+        self.person_ids: MappedRows[np.uint8] = self._rows("person_ids")  # [n, 16] the bytes of UUIDs
+        self.boxes: MappedRows[np.float32] = self._rows("boxes")  # [n, 4] xyxy
+        self._person_keys: MappedRows[np.uint64] = self._rows("person_keys")
+        self._person_rows: MappedRows[np.uint32] = self._rows("person_rows")
+        self._image_high: MappedRows[np.uint64] = self._rows("image_high")
+        self._image_low: MappedRows[np.uint64] = self._rows("image_low")
+        self._image_rows: MappedRows[np.uint32] = self._rows("image_rows")
+
+    @classmethod
+    def open(cls, folder: Folder, relative: str, key: SegmentKey, image_key: bytes) -> Segment:
+        """Maps the file, on a read-only disk as well. Takes the same time for any number of rows.
+
+        Raises SegmentUnusable if it is missing, damaged in header or checksums, cut off, a link, of something else than
+        `key`, or was written under another `image_key`.
+        """
+        try:
+            mapped = _map(folder, relative)
+        except OSError as exc:
+            raise SegmentUnusable(f"it cannot be read: {exc.strerror}") from exc
+        header = Header.read(mapped[:PAGE_BYTES])
+        if header.key != key:
+            raise SegmentUnusable(f"it is of {header.key}, not of {key}")
+        if header.image_key_id != image_key_id(image_key):
+            raise SegmentUnusable("it was written under another key for images")
+        if len(mapped) != header.file_bytes:
+            raise SegmentUnusable(f"it has {len(mapped)} bytes, not {header.file_bytes}")
+        if zlib.crc32(mapped[header.end : -SUM_BYTES]) != int.from_bytes(mapped[-SUM_BYTES:], "little"):
+            raise SegmentUnusable("its checksums are not as they were written")
+        return cls(folder, relative, header, mapped, image_key)
+
+    def __len__(self) -> int:
+        """The number of references, n."""
+        return self._header.rows
+
+    @property
+    def file_bytes(self) -> int:
+        """The size of the file."""
+        return self._header.file_bytes
+
+    def person_row(self, person_id: str) -> int | None:
+        """The row of the person's reference, the last one if there are several; None if there is none."""
+        try:
+            wanted = uuid.UUID(person_id).bytes
+        except ValueError:  # no person has such an id
+            return None
+        found = _equal(self._person_keys, wanted[:_HALF])
+        rows: list[int] = self._person_rows.checked(found.start, found.stop).tolist()
+        return next((row for row in reversed(rows) if self.person_ids.checked(row, row + 1).tobytes() == wanted), None)
+
+    def image_rows(self, image_hash: str) -> list[int]:
+        """The rows of the references from photos with this hash, ascending."""
+        digest = _digest(image_hash, self._image_key)
+        found = _equal(self._image_high, digest[:_HALF])
+        same = self._image_low.checked(found.start, found.stop) == _number(digest[_HALF:])
+        rows: list[int] = self._image_rows.checked(found.start, found.stop)[same].tolist()
+        return rows
+
+    def verify(self) -> str | None:
+        """Reads the whole file: what the first damage in it is, or None."""
+        block = self._blocks.first_damaged()
+        return None if block is None else _damage(self._header, block)
+
+    def _rows(self, name: str) -> MappedRows[Any]:
+        section = self._header.sections[name]
+        array = np.ndarray(section.shape, section.dtype, self._mapped, section.offset)
+        return MappedRows(self._blocks, array, section.offset - PAGE_BYTES)
+
+
+def _damaged(root: Path, relative: str, header: Header, block: int) -> StoreDamaged:
+    """The error for a damaged block. No method, so that no cycle of references keeps the file open."""
+    detail = f"the index segment {relative} is not as it was written: {_damage(header, block)}"
+    cure = f"`facepipe check --store {root} --repair` makes it again from the embeddings."
+    return StoreDamaged(path=root, detail=detail, cure=cure)
+
+
+def _damage(header: Header, block: int) -> str:
+    """Where a damaged block is, in words."""
+    start = PAGE_BYTES + block * BLOCK_BYTES
+    stop = min(start + BLOCK_BYTES, header.end)
+    names = [name for name, section in header.sections.items() if section.offset < stop and section.end > start]
+    return f"bytes {start} to {stop} ({', '.join(names)}) differ from their checksum"
+
+
+def _map(folder: Folder, relative: str) -> mmap.mmap:
+    """The file as a read-only memory map. Raises OSError; SegmentUnusable if it is empty or not a plain file."""
+    path = folder.path(relative)
+    if not stat.S_ISREG(path.lstat().st_mode):  # a link is never ours, and opening a pipe would wait
+        raise SegmentUnusable("it is not a plain file")
+    descriptor = os.open(path, os.O_RDONLY | NO_LINK)
+    try:
+        if os.fstat(descriptor).st_size == 0:  # which cannot be mapped
+            raise SegmentUnusable("it is empty")
+        return mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
+    finally:
+        os.close(descriptor)
+
+
+def _equal(table: MappedRows[np.uint64], half: bytes) -> slice:
+    """The rows of the ascending table that have these 8 bytes."""
+    keys, wanted = table.checked(0, len(table)), _number(half)
+    return slice(int(keys.searchsorted(wanted)), int(keys.searchsorted(wanted, "right")))
+
+
+def _number(half: bytes) -> np.uint64:
+    """8 bytes as a big-endian number. Not as an int, which NumPy would compare as float64, without its last bits."""
+    number: np.uint64 = np.uint64(int.from_bytes(half, "big"))
+    return number
