@@ -92,7 +92,7 @@ class Directory:
     @property
     def memory_bytes(self) -> int:
         """Estimate of what the vectors and the records take."""
-        return self._view.index.host_vectors.nbytes + _BYTES_PER_PERSON * len(self._persons)
+        return self._index.memory_bytes + _BYTES_PER_PERSON * len(self._persons)
 
     def view(self) -> DirectoryView:
         return self._view

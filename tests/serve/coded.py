@@ -128,8 +128,8 @@ def assert_memory_equals_catalog(client: LocalStore) -> None:
     with directories.using(account, DIRECTORY) as loaded:
         view = loaded.view()
         assert list(view.person_ids) == [row["person_id"] for row in rows]
-        assert view.index.order.tolist() == [row["seq"] for row in rows]
+        assert view.index.order.whole().tolist() == [row["seq"] for row in rows]
         assert len(view.index.dead) == 0
-        for row, stored in zip(rows, view.index.host_vectors, strict=True):
+        for row, stored in zip(rows, view.index.host_vectors.whole(), strict=True):
             assert row["embedding"] in (None, np.asarray(stored, "<f4").tobytes())
         assert loaded.records() == list(client.references(account, DIRECTORY).persons)
