@@ -9,7 +9,8 @@ import numpy as np
 import torch
 
 from pipeline.errors import DeviceError
-from pipeline.matching.products import MOST_ROWS, dead_between
+from pipeline.matching.columns import Column, dead_between
+from pipeline.matching.products import MOST_ROWS
 from pipeline.runtime.device import finish
 from pipeline.types import FloatArray, IntArray
 
@@ -27,15 +28,17 @@ class DeviceVectors:
         self.device = device
 
     @classmethod
-    def copied(cls, host: FloatArray, length: int, device: str) -> DeviceVectors:
+    def copied(cls, host: Column[np.float32], length: int, device: str) -> DeviceVectors:
         """Room for as many rows as `host` has, with a copy of the first `length`. Raises what torch does."""
         vectors = cls(torch.empty(host.shape, dtype=torch.float32, device=device), device)
-        vectors.write(0, host[:length])
+        for piece in host[:length].pieces():
+            vectors.write(piece.start, host.checked(piece.start, piece.stop))
         return vectors
 
     def write(self, start: int, rows: FloatArray) -> None:
         """Copies `rows` to the rows from `start` on."""
-        self.rows[start : start + len(rows)].copy_(torch.from_numpy(rows))
+        own = rows if rows.flags.writeable else rows.copy()  # torch warns of arrays that it must not write to
+        self.rows[start : start + len(rows)].copy_(torch.from_numpy(own))
         finish(str(self.rows.device))  # searches have streams of their own
 
     def __getitem__(self, rows: slice) -> DeviceVectors:

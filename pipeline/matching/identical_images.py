@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Protocol, TypeAlias
 
 SAME_FACE_IOU = 0.5  # two boxes of one image with at least this IoU are one face
 
+Entry: TypeAlias = tuple[int, int, Sequence[float]]  # of a reference: order, position, and box xyxy in pixels
+
+
+class Images(Protocol):
+    """Says which references were made from an image."""
+
+    def entries(self, image_hash: str) -> Iterable[Entry]:
+        """The references that were made from the image with this hash, removed ones included."""
+
 
 class ImageLookup:
-    """The references that were made from each image. One thread may add while others find.
+    """The references in memory that were made from each image. One thread may add while others find.
 
     Takes about 0.3 KB of host memory per hash.
     """
 
     def __init__(self) -> None:
-        self._by_hash: dict[str, list[tuple[int, int, Sequence[float]]]] = {}
+        self._by_hash: dict[str, list[Entry]] = {}
 
     def add(self, order: int, position: int, hashes: Iterable[str], box: Sequence[float]) -> None:
         """Makes the reference at `position` findable by each of `hashes`; `box` is xyxy in pixels."""
@@ -23,28 +33,33 @@ class ImageLookup:
             # Lists only grow, so a thread that iterates over one meanwhile misses at most the new entry.
             self._by_hash.setdefault(image_hash, []).append(entry)
 
-    def find(
-        self, hashes: Iterable[str], box: Sequence[float], among: Callable[[int], bool] | None = None
-    ) -> int | None:
-        """The position of the reference of lowest order with one of `hashes` and IoU >= 0.5 with `box`, or None.
+    def entries(self, image_hash: str) -> Iterable[Entry]:
+        return self._by_hash.get(image_hash, ())
 
-        `among` says which positions count; None: all do.
-        """
-        matches = []
-        for image_hash in hashes:
-            for order, position, reference_box in self._by_hash.get(image_hash, ()):
-                if box_iou(reference_box, box) >= SAME_FACE_IOU and (among is None or among(position)):
-                    matches.append((order, position))
-        return min(matches)[1] if matches else None
+    def find(self, hashes: Collection[str], box: Sequence[float]) -> int | None:
+        """The position of the reference of lowest order with one of `hashes` and IoU >= 0.5 with `box`, or None."""
+        found = same_faces([self], hashes, box)
+        return min(found)[1] if found else None
 
-    def moved(self, positions: Sequence[int]) -> ImageLookup:
-        """A copy in which the reference at p is at positions[p], and is missing where that is negative."""
+    def moved(self, positions: Mapping[int, int]) -> ImageLookup:
+        """A copy in which the reference at p is at positions[p], and is missing if p is."""
         copy = ImageLookup()
         for image_hash, entries in self._by_hash.items():
-            kept = [(order, positions[place], box) for order, place, box in entries if positions[place] >= 0]
+            kept = [(order, positions[place], box) for order, place, box in entries if place in positions]
             if kept:
                 copy._by_hash[image_hash] = kept
         return copy
+
+
+def same_faces(images: Iterable[Images], hashes: Collection[str], box: Sequence[float]) -> list[tuple[int, int]]:
+    """(order, position) of each reference in `images` with one of `hashes` and IoU >= 0.5 with `box`."""
+    return [
+        (order, position)
+        for each in images
+        for image_hash in hashes
+        for order, position, reference_box in each.entries(image_hash)
+        if box_iou(reference_box, box) >= SAME_FACE_IOU
+    ]
 
 
 def box_iou(a: Sequence[float], b: Sequence[float]) -> float:

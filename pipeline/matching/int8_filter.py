@@ -32,6 +32,7 @@ from typing import Final, NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from pipeline.matching.columns import Column
 from pipeline.matching.error_bound import ROUNDING
 from pipeline.runtime.optional_kernels import if_compiled
 from pipeline.runtime.threads import even_parts, over_threads
@@ -96,6 +97,27 @@ class Codes:
         int8_kernels.quantize(np.ascontiguousarray(vectors), part.codes, part.scales, part.errors)
 
 
+@dataclass(frozen=True, eq=False)
+class CodeColumns:
+    """The int8 copy of the n rows of an index."""
+
+    codes: Column[np.int8]  # [n, d]: c
+    scales: Column[np.float32]  # [n]: a
+    errors: Column[np.float32]  # [n]: E
+
+    def __len__(self) -> int:
+        return len(self.codes)
+
+    def __getitem__(self, rows: slice) -> CodeColumns:
+        """Consecutive rows, in constant time."""
+        return CodeColumns(self.codes[rows], self.scales[rows], self.errors[rows])
+
+    def checked(self, start: int, stop: int) -> Codes:
+        """The rows start .. stop - 1, all of one part. Copies none."""
+        codes, scales = self.codes.checked(start, stop), self.scales.checked(start, stop)
+        return Codes(codes, scales, self.errors.checked(start, stop))
+
+
 class _Queries(NamedTuple):
     """m queries as codes, with the factors that turn a row's scale and error into its interval."""
 
@@ -117,7 +139,7 @@ class _Scan:
 
 
 def candidates(
-    codes: Codes, dead: IntArray, queries: FloatArray, k: int, max_norm: float, ties: float, floor: float
+    codes: CodeColumns, dead: IntArray, queries: FloatArray, k: int, max_norm: float, ties: float, floor: float
 ) -> list[IntArray] | None:
     """The live rows that may be among the k best of each of m queries [m, d] (norm 1): positions [c] for each.
 
@@ -125,7 +147,7 @@ def candidates(
     below `floor` need not be among them. None where there are so many candidates that the filter is no gain.
     """
     coded = _quantized(queries, max_norm)
-    parts = even_parts(len(codes.scales), codes.codes.size // _PART_CODES)
+    parts = even_parts(len(codes), len(codes) * queries.shape[1] // _PART_CODES)
     # Not behind the detection of whole batches, which takes a second on a CPU.
     scans = over_threads(lambda rows: _scan(codes, dead, rows, coded, k, ties, floor), parts, pool="search")
     if not all(scan.complete for scan in scans):
@@ -143,18 +165,26 @@ def _quantized(queries: FloatArray, max_norm: float) -> _Queries:
     return _Queries(rounded.astype(np.int16), units, slopes, errors * max_norm * _MEASURED + _SLACK)
 
 
-def _scan(codes: Codes, dead: IntArray, rows: slice, queries: _Queries, k: int, ties: float, floor: float) -> _Scan:
+def _scan(
+    codes: CodeColumns, dead: IntArray, rows: slice, queries: _Queries, k: int, ties: float, floor: float
+) -> _Scan:
+    """Scans `rows`, one part of the columns after another. Lower bounds of earlier parts exclude rows of later ones."""
     from pipeline.matching import int8_kernels
 
     count = len(queries.codes)
     room = count, max(_LEAST_ROOM, (rows.stop - rows.start) // _SHARE)
     lows, counts = np.full((count, k), -np.inf), np.zeros(count, dtype=np.int64)
     kept, highs = np.empty(room, dtype=np.int64), np.empty(room)
-    complete = int8_kernels.scan(
-        codes.codes, codes.scales, codes.errors, rows.start, rows.stop, dead, *queries,
-        ties, _LEAST, floor, lows, kept, highs, counts,
-    )  # fmt: skip
-    return _Scan(complete, lows, kept, highs, counts)
+    for piece in codes.codes[rows].pieces():
+        first = rows.start + piece.start
+        block = codes.checked(first, rows.start + piece.stop)
+        complete = int8_kernels.scan(
+            block.codes, block.scales, block.errors, first, dead, *queries,
+            ties, _LEAST, floor, lows, kept, highs, counts,
+        )  # fmt: skip
+        if not complete:
+            return _Scan(False, lows, kept, highs, counts)
+    return _Scan(True, lows, kept, highs, counts)
 
 
 def _merged(scans: list[_Scan], row: int, k: int, ties: float, floor: float) -> IntArray:

@@ -60,15 +60,15 @@ def _keep_possible(candidates: Any, highs: Any, cut: float) -> int:
 
 
 @compiled(
-    "b1(i1[:,::1], f4[::1], f4[::1], i8, i8, Array(i8, 1, 'C', readonly=True), i2[:,::1], f8[::1], f8[::1],"
-    " f8[::1], f8, f8, f8, f8[:,::1], i8[:,::1], f8[:,::1], i8[::1])"
+    "b1(Array(i1, 2, 'C', readonly=True), Array(f4, 1, 'C', readonly=True), Array(f4, 1, 'C', readonly=True), i8,"
+    " Array(i8, 1, 'C', readonly=True), i2[:,::1], f8[::1], f8[::1], f8[::1], f8, f8, f8, f8[:,::1], i8[:,::1],"
+    " f8[:,::1], i8[::1])"
 )
 def scan(
     codes: Any,
     scales: Any,
     errors: Any,
-    start: int,
-    stop: int,
+    first: int,
     dead: Any,
     queries: Any,
     units: Any,
@@ -82,14 +82,16 @@ def scan(
     highs: Any,
     counts: Any,
 ) -> bool:
-    """The rows start .. stop - 1 that may be among the best k of each of m queries, in one pass over the codes.
+    """The rows that may be among the best k of each of m queries, in one pass over the codes; those at the positions
+    `dead`, ascending, are not. Row r is at position `first` + r.
 
-    `lows` [m, k], -inf before, become the k largest lower bounds, `candidates` [m, capacity] the rows, `highs`
-    [m, capacity] their upper bounds and `counts` [m] their number. Returns False if there is no room for all.
+    `lows` [m, k] become the k largest lower bounds, `candidates` [m, capacity] the positions, `highs` [m, capacity]
+    their upper bounds and `counts` [m] their number. Before the first pass `lows` are -inf and `counts` 0; a pass over
+    further rows adds to them. Returns False if there is no room for all.
     """
-    dead_from = np.searchsorted(dead, start)
-    for tile in range(start, stop, _TILE_ROWS):
-        end = min(tile + _TILE_ROWS, stop)
+    dead_from = np.searchsorted(dead, first)
+    for tile in range(0, codes.shape[0], _TILE_ROWS):
+        end = min(tile + _TILE_ROWS, codes.shape[0])
         next_dead = dead_from
         for m in range(queries.shape[0]):
             heap = lows[m]
@@ -97,7 +99,7 @@ def scan(
             level = min(heap[0], 1.0) - ties
             cut = max(level, floor) if level > least else floor
             for row in range(tile, end):
-                if next_dead < len(dead) and dead[next_dead] == row:
+                if next_dead < len(dead) and dead[next_dead] == first + row:
                     next_dead += 1
                     continue
                 product = np.int32(0)
@@ -112,7 +114,7 @@ def scan(
                     counts[m] = _keep_possible(candidates[m], highs[m], cut)
                     if 4 * counts[m] > 3 * candidates.shape[1]:
                         return False
-                candidates[m, counts[m]], highs[m, counts[m]] = row, value + width
+                candidates[m, counts[m]], highs[m, counts[m]] = first + row, value + width
                 counts[m] += 1
                 if value - width > heap[0]:
                     _raise_lowest(heap, value - width)

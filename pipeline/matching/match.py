@@ -130,8 +130,8 @@ class Matcher:
         distances = np.empty(len(rows))
         for start in range(0, len(rows), _PAIRS):
             part = slice(start, start + _PAIRS)
-            distances[part] = self.distances(queries[rows[part]], view.host_vectors[positions[part]])
-        shortlist.keep(Scored(rows, positions, view.order[positions], distances, self.ranks(distances)))
+            distances[part] = self.distances(queries[rows[part]], view.vectors_at(positions[part]))
+        shortlist.keep(Scored(rows, positions, view.orders_at(positions), distances, self.ranks(distances)))
 
     def _offer_few(self, view: IndexView, queries: FloatArray, shortlist: Shortlist) -> bool:
         """Offers what the int8 copy cannot exclude. False: the copy is no gain here, and nothing was offered."""
@@ -149,7 +149,7 @@ def _gathered_products(view: IndexView, query: FloatArray, positions: IntArray) 
     products = np.empty(len(positions), dtype=np.float32)
     for start in range(0, len(positions), _PAIRS):
         part = slice(start, start + _PAIRS)
-        products[part] = view.host_vectors[positions[part]] @ query
+        products[part] = view.vectors_at(positions[part]) @ query
     return products
 
 

@@ -10,6 +10,7 @@ from typing import Final, TypeVar
 
 import numpy as np
 
+from pipeline.matching.columns import Column, dead_between
 from pipeline.runtime.device import HOST
 from pipeline.runtime.threads import over_threads, single_threaded_blas, split, threads_here
 from pipeline.types import FloatArray, IntArray
@@ -29,15 +30,15 @@ class HostVectors:
 
     device: Final = HOST
 
-    def __init__(self, rows: FloatArray) -> None:
+    def __init__(self, rows: Column[np.float32]) -> None:
         self.rows = rows
 
     def __getitem__(self, rows: slice) -> HostVectors:
         return HostVectors(self.rows[rows])
 
     def on_host(self) -> FloatArray:
-        """[n, d]."""
-        return self.rows
+        """[n, d], a copy if they are of several parts."""
+        return self.rows.whole()
 
     @staticmethod
     def in_parts(search: Callable[[slice], _Found], queries: int) -> list[tuple[slice, _Found]]:
@@ -53,17 +54,17 @@ class HostVectors:
         rows, count = len(queries), len(self.rows)
         chunk, threads = max(_CHUNK, _ELEMENTS // rows), threads_here()
 
-        def multiply(start: int, buffer: FloatArray) -> tuple[int, FloatArray]:
-            references = self.rows[start : start + chunk]
+        def multiply(piece: slice, buffer: FloatArray) -> tuple[int, FloatArray]:
+            references = self.rows.checked(piece.start, piece.stop)
             products = buffer[: rows * len(references)].reshape(rows, len(references))
             np.matmul(queries, references.T, out=products)
-            products[:, dead_between(dead, start, start + len(references))] = -np.inf
-            return start, products
+            products[:, dead_between(dead, piece.start, piece.stop)] = -np.inf
+            return piece.start, products
 
-        starts = range(0, count, chunk)
-        buffers = [np.empty(rows * min(chunk, count), dtype=np.float32) for _ in starts[:threads]]
-        for first in range(0, len(starts), threads):
-            together = list(zip(starts[first : first + threads], buffers, strict=False))
+        pieces = list(self.rows.pieces(chunk))
+        buffers = [np.empty(rows * min(chunk, count), dtype=np.float32) for _ in pieces[:threads]]
+        for first in range(0, len(pieces), threads):
+            together = list(zip(pieces[first : first + threads], buffers, strict=False))
             yield from over_threads(lambda each: multiply(*each), together, pool="products")
 
     @staticmethod
@@ -94,8 +95,3 @@ class HostVectors:
         found = [found for _, found in self.in_parts(of_rows, len(vectors))]
         rows, columns, values = (np.concatenate(parts) for parts in zip(*found, strict=True))
         return rows, columns, values
-
-
-def dead_between(dead: IntArray, start: int, end: int) -> IntArray:
-    """The positions of `dead`, ascending, from `start` to `end` - 1, counted from `start`."""
-    return dead[slice(*np.searchsorted(dead, (start, end)))] - start

@@ -158,7 +158,7 @@ def decide_person(directory: Directory, sighting: Sighting, person_id: str, matc
         return Decision(directory, view, [sighting], faces, np.array([-1], dtype=np.int64), matcher)
     check_embeddings(faces.embeddings, view.index.embedding_size)
     same = view.index.is_of(position, sighting.image_hashes, sighting.face.box)
-    stored = view.index.host_vectors[position : position + 1]
+    stored = view.index.vectors_at(np.array([position]))
     distances = np.zeros(1) if same else matcher.distances(faces.embeddings, stored)
     if not sighting.fit:
         decided = replace(sighting, outcome="rejected")

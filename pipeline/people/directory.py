@@ -90,7 +90,7 @@ class Directory(Records):
     @property
     def memory_bytes(self) -> int:
         """Estimate of what the vectors and the records take."""
-        return self._index.view().host_vectors.nbytes + super().memory_bytes
+        return self._index.memory_bytes + super().memory_bytes
 
     def view(self) -> DirectoryView:
         """The references as they are now."""

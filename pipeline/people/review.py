@@ -18,6 +18,7 @@ from pipeline.matching.match import Matcher
 from pipeline.people.directory import Directory, DirectoryView
 from pipeline.people.rules import NOT_SAME
 from pipeline.store import LocalStore, PersonRecord
+from pipeline.types import IntArray
 
 WALKED: Final = 512  # people whose turn it is in one page, at most
 FACES: Final = 4  # of a person that are compared
@@ -72,7 +73,7 @@ def most_similar(directory: Directory, people: Sequence[str], matcher: Matcher) 
     contract distances. Without hidden people."""
     shown = [root for root, record in directory.of(people).items() if not record.ignored]
     view, owners, positions = _references_of(directory, shown)
-    near = matcher.nearest(view.index, view.index.host_vectors[positions], _NEIGHBOURS)
+    near = matcher.nearest(view.index, view.index.vectors_at(positions), _NEIGHBOURS)
     roots = directory.roots({view.person_ids[place] for place in near.positions.ravel().tolist() if place >= 0})
     for root, places, distances in zip(owners, near.positions.tolist(), near.distances.tolist(), strict=True):
         for place, distance in zip(places, distances, strict=True):
@@ -81,14 +82,14 @@ def most_similar(directory: Directory, people: Sequence[str], matcher: Matcher) 
                 yield root, other.person_id, distance
 
 
-def _references_of(directory: Directory, people: Sequence[str]) -> tuple[DirectoryView, list[str], list[int]]:
+def _references_of(directory: Directory, people: Sequence[str]) -> tuple[DirectoryView, list[str], IntArray]:
     """A view, the person (root) of each reference that is searched for, and its position."""
     view, owners, positions = directory.view(), [], []
     for root, records in directory.merged_sets(people).items():
         for position in islice(_references(directory, view, records), _REFERENCES):
             owners.append(root)
             positions.append(position)
-    return view, owners, positions
+    return view, owners, np.array(positions, dtype=np.int64)
 
 
 def _alike(
@@ -96,7 +97,7 @@ def _alike(
 ) -> tuple[list[tuple[str, str]], int]:
     """Pairs of roots, the one whose turn it is first; and how many had their turn."""
     view, owners, positions = _references_of(directory, people)
-    near = wide.nearest(view.index, view.index.host_vectors[positions], _NEIGHBOURS, matching=True).positions
+    near = wide.nearest(view.index, view.index.vectors_at(positions), _NEIGHBOURS, matching=True).positions
     found: dict[tuple[str, str], None] = {}
     neighbours: dict[str, list[int]] = {}
     for root, row in zip(owners, near.tolist(), strict=True):

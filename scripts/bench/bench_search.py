@@ -75,8 +75,8 @@ def brute_force(view: IndexView, queries: FloatArray, k: int) -> IntArray:
     """[m, k] positions by the exact score, from float64 products of everything (their error is below 1e-12)."""
     products = np.concatenate(
         [
-            view.host_vectors[start : start + CHUNK].astype(np.float64) @ queries.T.astype(np.float64)
-            for start in range(0, len(view), CHUNK)
+            view.host_vectors.checked(piece.start, piece.stop).astype(np.float64) @ queries.T.astype(np.float64)
+            for piece in view.host_vectors.pieces(CHUNK)
         ]
     )
     return np.stack([best_of(view, query, column, k) for query, column in zip(queries, products.T, strict=True)])
@@ -85,8 +85,8 @@ def brute_force(view: IndexView, queries: FloatArray, k: int) -> IntArray:
 def best_of(view: IndexView, query: FloatArray, products: FloatArray, k: int) -> IntArray:
     kth = np.partition(products, len(products) - k)[len(products) - k]
     likely = np.flatnonzero(products >= kth - 1e-9)
-    distances = MATCHER.distances(np.repeat(query[None], len(likely), axis=0), view.host_vectors[likely])
-    return likely[np.lexsort((view.order[likely], -MATCHER.ranks(distances)))][:k]
+    distances = MATCHER.distances(np.repeat(query[None], len(likely), axis=0), view.vectors_at(likely))
+    return likely[np.lexsort((view.orders_at(likely), -MATCHER.ranks(distances)))][:k]
 
 
 def assert_exact(view: IndexView, queries: FloatArray, k: int) -> None:
@@ -102,7 +102,7 @@ def assert_exact(view: IndexView, queries: FloatArray, k: int) -> None:
 
 def variants(view: IndexView, k: int) -> dict[str, Search]:
     """What is timed, by name: each takes queries [m, d]."""
-    plain, host = dataclasses.replace(view, codes=None), view.host_vectors
+    plain, host = dataclasses.replace(view, codes=None), view.host_vectors.whole()
     vectors = torch.from_numpy(host)
     buffer = torch.empty(QUERIES * CHUNK, dtype=torch.float32)
 
@@ -159,14 +159,14 @@ def measure(view: IndexView, queries: FloatArray, k: int, repeats: int) -> dict[
 def figures_of(view: IndexView, timings: dict[str, Timing], prepare_s: float, append_s: float) -> dict[str, Any]:
     """Ratios, times, bytes, and what was not compared with."""
     assert view.codes is not None, "numba is not installed"
-    copy = view.codes.codes.nbytes + view.codes.scales.nbytes + view.codes.errors.nbytes
+    copy = sum(column.whole().nbytes for column in (view.codes.codes, view.codes.scales, view.codes.errors))
     return {
         "ratio_1_to_numpy": paired_ratio(timings["facepipe_1"], timings["numpy_1"]),
         "ratio_1_to_float32_path": paired_ratio(timings["facepipe_1"], timings["facepipe_float32_1"]),
         "ratio_64_to_products": paired_ratio(timings["facepipe_64"], timings["products_64"]),
         **{f"ms_{name}": 1e3 * timing.median for name, timing in timings.items()},
-        "bytes_float32": view.host_vectors.nbytes,
-        "bytes_order": view.order.nbytes,
+        "bytes_float32": view.host_vectors.whole().nbytes,
+        "bytes_order": view.order.whole().nbytes,
         "bytes_int8_copy": copy,
         "bytes_int8_copy_per_reference": copy / len(view),
         "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,

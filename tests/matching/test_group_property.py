@@ -16,9 +16,9 @@ from pipeline.matching import match, products
 from pipeline.matching.calibration import Calibration
 from pipeline.matching.group import group_faces
 from pipeline.matching.match import Matcher
-from pipeline.matching.references import ReferenceIndex
 from pipeline.runtime.threads import using_threads
 from pipeline.types import Decisions, FaceBatch, FloatArray
+from tests.matching.frozen_parts import split_index
 
 BOXES = ([0, 0, 10, 10], [0, 0, 10, 20], [0, 0, 10, 21], [50, 50, 60, 60])  # IoU 1/2, just below it, 0
 OFFSETS = (0.0, 1e-7, -1e-7, 1e-9, -1e-9, 2.0**-52, -(2.0**-52))
@@ -26,12 +26,14 @@ OFFSETS = (0.0, 1e-7, -1e-7, 1e-9, -1e-9, 2.0**-52, -(2.0**-52))
 
 @dataclass
 class Case:
-    """The first `stored` vectors are references of the index, `dead` of them removed; the others are the batch."""
+    """The first `stored` vectors are references of the index, `dead` of them removed; the others are the batch. `cuts`
+    are the ends of frozen parts."""
 
     vectors: FloatArray
     stored: int
     order: list[int]
     dead: list[int]
+    cuts: list[int]
     insertable: list[bool]
     hashes: list[tuple[str, ...]]
     boxes: list[list[int]]
@@ -92,12 +94,10 @@ def naive(case: Case) -> tuple[list[tuple[int, bool, float]], set[str]]:
     return decisions, happened
 
 
-def grouped(case: Case) -> Decisions:
-    index = ReferenceIndex(case.vectors.shape[1])
+def grouped(case: Case, cuts: list[int]) -> Decisions:
     boxes = np.array(case.boxes, dtype=np.float32)
     s = case.stored
-    index.append(case.vectors[:s], np.array(case.order, dtype=np.int64), case.hashes[:s], boxes[:s])
-    index.remove(np.array(case.dead, dtype=np.int64))
+    index = split_index(case.vectors[:s], case.order, case.hashes[:s], boxes[:s], case.dead, cuts)
     faces = FaceBatch(case.vectors[s:], np.array(case.insertable[s:], dtype=np.bool_), case.hashes[s:], boxes[s:])
     matcher = Matcher(Calibration(case.exponent), case.threshold)
     with (
@@ -165,6 +165,7 @@ def cases(draw: st.DrawFn) -> Case:
         stored=stored,
         order=[int(number) for number in rng.permutation(stored)],
         dead=[p for p in range(stored) if rng.random() < dead_share],
+        cuts=np.sort(rng.integers(stored + 1, size=rng.integers(1, 4))).tolist(),
         insertable=[bool(flag) for flag in rng.random(len(rows)) < 0.8],
         hashes=[images[i] for i in rng.integers(len(images), size=len(rows))],
         boxes=[BOXES[i] for i in rng.integers(len(BOXES), size=len(rows))],
@@ -182,10 +183,11 @@ def test_blocks_decide_what_one_by_one_decides(full: bool) -> None:
         expected, happened = naive(case)
         for what in happened:
             event(what)
-        got = grouped(case)
-        assert got.position.tolist() == [position for position, _, _ in expected]
-        assert got.inserted.tolist() == [inserted for _, inserted, _ in expected]
-        np.testing.assert_array_equal(got.score, [score for _, _, score in expected])  # bits, not tolerance
+        for cuts in ([], case.cuts):
+            got = grouped(case, cuts)
+            assert got.position.tolist() == [position for position, _, _ in expected]
+            assert got.inserted.tolist() == [inserted for _, inserted, _ in expected]
+            np.testing.assert_array_equal(got.score, [score for _, _, score in expected])  # bits, not tolerance
 
     check()
 

@@ -14,7 +14,7 @@ import pytest
 
 from pipeline.matching import int8_filter, match
 from pipeline.matching.calibration import Calibration
-from pipeline.matching.int8_filter import Codes, candidates
+from pipeline.matching.int8_filter import CodeColumns, Codes, candidates
 from pipeline.matching.match import Matcher
 from pipeline.matching.references import IndexView, ReferenceIndex
 from pipeline.matching.score import exact_dots
@@ -38,6 +38,12 @@ def coded(vectors: FloatArray) -> Codes:
     codes = Codes.empty(*vectors.shape)
     codes.put(0, vectors)
     return codes
+
+
+def code_columns(vectors: FloatArray) -> CodeColumns:
+    columns = make_index(vectors, quantized=True).view().codes
+    assert columns is not None
+    return columns
 
 
 def intervals(codes: Codes, queries: FloatArray, max_norm: float) -> tuple[DoubleArray, DoubleArray]:
@@ -98,7 +104,7 @@ def test_the_longest_sums_of_codes_do_not_overflow() -> None:
         row = unit(np.ones((1, size)))
         codes, asked = coded(row), int8_filter._quantized(row, 1.001)
         assert (codes.codes == 127).all()
-        kept = candidates(codes, NONE_DEAD, np.concatenate([row, -row]), 1, 1.001, 1e-12, 0.99)
+        kept = candidates(code_columns(row), NONE_DEAD, np.concatenate([row, -row]), 1, 1.001, 1e-12, 0.99)
         assert kept is not None
         assert [len(positions) for positions in kept] == [1, 0]
         assert 0.9 < 127.0 * size * int(asked.codes[0, 0]) / 2**31 < 1 or size < 516
@@ -109,7 +115,7 @@ def test_the_longest_sums_of_codes_do_not_overflow() -> None:
 
 def test_the_filter_leaves_few_candidates_and_the_best_among_them() -> None:
     vectors, queries = unit_rows(1, 6000, 512), unit_rows(2, 4, 512)
-    kept = candidates(coded(vectors), NONE_DEAD, queries, 10, 1.001, 1e-12, -math.inf)
+    kept = candidates(code_columns(vectors), NONE_DEAD, queries, 10, 1.001, 1e-12, -math.inf)
     assert kept is not None
     for query, positions in zip(queries, kept, strict=True):
         best = np.argsort(-exact_dots(np.repeat(query[None], 6000, axis=0), vectors))[:10]
@@ -120,7 +126,7 @@ def test_the_filter_leaves_few_candidates_and_the_best_among_them() -> None:
 def test_few_queries_go_through_the_copy_and_many_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
 
-    def counted(codes: Codes, dead: object, queries: FloatArray, *rest: object) -> object:
+    def counted(codes: CodeColumns, dead: object, queries: FloatArray, *rest: object) -> object:
         asked.append(len(queries))
         return candidates(codes, dead, queries, *rest)  # type: ignore[arg-type]
 
@@ -145,9 +151,9 @@ def test_the_copy_grows_with_the_index_and_leaves_older_views_alone() -> None:
     for view, rows in [*((v, vectors[: len(v)]) for v in views), (copy.view(), vectors[kept])]:
         expected = coded(rows)
         assert view.codes is not None
-        assert np.array_equal(view.codes.codes, expected.codes)
-        assert np.array_equal(view.codes.scales, expected.scales)
-        assert np.array_equal(view.codes.errors, expected.errors)
+        assert np.array_equal(view.codes.codes.whole(), expected.codes)
+        assert np.array_equal(view.codes.scales.whole(), expected.scales)
+        assert np.array_equal(view.codes.errors.whole(), expected.errors)
 
 
 def run_python(code: str) -> None:
@@ -184,7 +190,7 @@ def test_eight_threads_search_while_one_writes(monkeypatch: pytest.MonkeyPatch, 
             view = index.view()
             alone, _ = MATCHER.top_k(view, queries[thread : thread + 1], 5)
             batch, _ = MATCHER.top_k(view, queries, 5)
-            dots = exact_dots(np.repeat(queries[thread : thread + 1], len(view), axis=0), view.host_vectors)
+            dots = exact_dots(np.repeat(queries[thread : thread + 1], len(view), axis=0), view.host_vectors.whole())
             dots[view.dead] = -np.inf
             best = np.argsort(-dots, kind="stable")[:5].tolist()
             if not alone[0].tolist() == batch[thread].tolist() == best:
@@ -209,11 +215,13 @@ def test_a_forked_child_can_search() -> None:
         "import os, warnings; warnings.simplefilter('ignore')\n"
         "import numpy as np\n"
         "from pipeline.matching import int8_filter\n"
-        "from pipeline.matching.int8_filter import Codes, candidates\n"
+        "from pipeline.matching.references import ReferenceIndex\n"
         "int8_filter._PART_CODES = 1\n"
         "from pipeline.runtime.threads import set_threads; set_threads(2)\n"
-        "rows = np.eye(64, dtype=np.float32); codes = Codes.empty(64, 64); codes.put(0, rows)\n"
-        "def search(): return candidates(codes, np.empty(0, np.int64), rows[:1], 1, 1.0, 1e-12, 0.5)[0].tolist()\n"
+        "rows = np.eye(64, dtype=np.float32); index = ReferenceIndex(64, quantized=True)\n"
+        "index.append(rows, np.arange(64), [()] * 64, np.zeros((64, 4)))\n"
+        "codes, dead = index.view().codes, np.arange(0)\n"
+        "def search(): return int8_filter.candidates(codes, dead, rows[:1], 1, 1.0, 1e-12, 0.5)[0].tolist()\n"
         "assert search() == [0]\n"
         "child = os.fork()\n"
         "if child == 0: os._exit(0 if search() == [0] else 1)\n"

@@ -1,4 +1,4 @@
-"""Search against brute force by the exact score, bit for bit: with and without the int8 copy, dead rows, ties."""
+"""Search against brute force by the exact score, bit for bit: int8 copy, frozen parts, dead rows, ties."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ from pipeline.matching import device_products, int8_filter, match, products
 from pipeline.matching.calibration import Calibration
 from pipeline.matching.int8_filter import candidates
 from pipeline.matching.match import Matcher, Nearest
-from pipeline.matching.references import IndexView, ReferenceIndex
+from pipeline.matching.references import IndexView
 from pipeline.runtime.threads import using_threads
 from pipeline.types import FloatArray, IntArray
-from tests.matching.vectors import append, unit
+from tests.matching.frozen_parts import split_index
+from tests.matching.vectors import BOX, unit
 
 KINDS = ("random", "clustered", "copies", "near ties", "one large", "orthogonal")
 
@@ -37,6 +38,7 @@ class Case:
     parts: int  # codes in a part
     room: int  # for candidates of a part
     chunk: int  # references in a product
+    cuts: list[int]  # the ends of frozen parts
 
 
 def make_rows(rng: np.random.Generator, kind: str, count: int, size: int) -> FloatArray:
@@ -71,6 +73,7 @@ def cases(draw: st.DrawFn) -> Case:
     threshold = draw(st.sampled_from([0.54, 0.0, 1.0, 3.9, 4.0]))
     matching, parts = draw(st.booleans()), draw(st.sampled_from([2**24, 2**10, 1]))
     room, chunk = draw(st.sampled_from([1024, 5])), draw(st.sampled_from([2048, 7, 1]))
+    frozen = draw(st.sampled_from([1, 2, 3, 9]))
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     vectors = make_rows(rng, kind, count, size)
     if asked in ("stored", "near"):
@@ -90,16 +93,16 @@ def cases(draw: st.DrawFn) -> Case:
         parts=parts,
         room=room,
         chunk=chunk,
+        cuts=np.sort(rng.integers(count + 1, size=frozen)).tolist(),
     )
 
 
-def make_view(case: Case, *, quantize: bool, device: str = "cpu") -> IndexView:
-    count, size = case.vectors.shape
-    index = ReferenceIndex(size, device, quantized=quantize)
-    for part in (slice(count // 2), slice(count // 2, None)):
-        append(index, case.vectors[part], case.order[part].tolist())
-    index.remove(case.dead)
-    return index.view()
+def make_view(case: Case, *, quantize: bool, device: str = "cpu", frozen: bool = False) -> IndexView:
+    """`frozen`: with frozen parts, else all in memory."""
+    boxes, cuts = np.tile(np.float32(BOX), (len(case.vectors), 1)), case.cuts if frozen else []
+    orders, hashes = case.order.tolist(), [()] * len(case.vectors)
+    dead = case.dead.tolist()
+    return split_index(case.vectors, orders, hashes, boxes, dead, cuts, device, quantized=quantize).view()
 
 
 def brute_force(case: Case) -> Nearest:
@@ -144,9 +147,11 @@ def test_search_is_brute_force_bit_for_bit(quantize: bool, device: str, full: bo
     @settings(max_examples=300 if full else 80, suppress_health_check=[HealthCheck.too_slow])
     @given(cases())
     def check(case: Case) -> None:
-        view = make_view(case, quantize=quantize, device=device)
-        assert (view.codes is not None) == (quantize and device == "cpu")
-        assert_same(search(case, view), brute_force(case))
+        expected = brute_force(case)
+        for frozen in (False, True):
+            view = make_view(case, quantize=quantize, device=device, frozen=frozen)
+            assert (view.codes is not None) == (quantize and device == "cpu")
+            assert_same(search(case, view), expected)
 
     check()
 
@@ -159,7 +164,7 @@ def test_the_cases_hold_what_they_are_for() -> None:
     @settings(max_examples=200, database=None, phases=[Phase.generate], suppress_health_check=[*HealthCheck])
     @given(case=cases())
     def count(case: Case) -> None:
-        view, expected = make_view(case, quantize=True), brute_force(case)
+        view, expected = make_view(case, quantize=True, frozen=True), brute_force(case)
         seen["cases"] += 1
         with patch.object(int8_filter, "_LEAST_ROOM", case.room):
             assert view.codes is not None
@@ -169,6 +174,8 @@ def test_the_cases_hold_what_they_are_for() -> None:
         seen["excluded"] += kept is not None and min(map(len, kept)) < alive
         seen["dead"] += 0 < len(case.dead) < len(case.vectors)
         ranks = expected.ranks[np.isfinite(expected.ranks)]
+        seen["several parts"] += len({0, *case.cuts, len(case.vectors)}) > 2
+        seen["tail"] += case.cuts[-1] < len(case.vectors)
         seen["tie"] += len(np.unique(ranks)) < len(ranks)
 
     count()
@@ -178,3 +185,5 @@ def test_the_cases_hold_what_they_are_for() -> None:
     assert share["given up"] >= 0.1, share
     assert share["dead"] >= 0.2, share
     assert share["tie"] >= 0.2, share
+    assert share["several parts"] >= 0.5, share
+    assert share["tail"] >= 0.5, share

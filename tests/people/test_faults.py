@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from coded_faces import CodedExtractor
 
@@ -60,7 +61,7 @@ def assert_answers_from(store: LocalStore, service: IdentityService) -> None:
         for person, vector in zip(stored.persons, stored.vectors, strict=True):
             view, position = opened.reference_of(person.person_id)
             assert position is not None
-            assert view.index.host_vectors[position].tobytes() == vector.tobytes()
+            assert view.index.vectors_at(np.array([position])).tobytes() == vector.tobytes()
         assert all(opened.reference_of(record.person_id)[1] is None for record in stored.faceless)
 
 

@@ -36,6 +36,7 @@ from plain_grouping import LIBRARIES, Numpy, PlainGrouping
 from pipeline.config import EXACT, FAST
 from pipeline.evaluation.bench.harness import Timing
 from pipeline.evaluation.bench.parity import Extracted
+from pipeline.matching.columns import MemoryRows
 from pipeline.matching.score import exact_dots
 from tests.browser.installed import skip_without_chromium
 from tests.cli.report import facepipe
@@ -313,10 +314,11 @@ def test_search(bench: Bench) -> None:
 def test_a_search_that_is_not_exact_fails() -> None:
     view, queries, _ = bench_search.make_task(5000)
     for query, positions in zip(queries, bench_search.brute_force(view, queries, 7), strict=True):
-        dots = exact_dots(np.repeat(query[None], 5000, axis=0), view.host_vectors)
+        dots = exact_dots(np.repeat(query[None], 5000, axis=0), view.host_vectors.whole())
         assert positions.tolist() == np.argsort(-dots, kind="stable")[:7].tolist()
     assert view.codes is not None
-    certain = dataclasses.replace(view.codes, errors=np.zeros_like(view.codes.errors))
+    replaced = dataclasses.replace(view.codes.errors, parts=[MemoryRows(np.zeros(5000, dtype=np.float32))])
+    certain = dataclasses.replace(view.codes, errors=replaced)
     with pytest.raises(AssertionError):
         bench_search.assert_exact(dataclasses.replace(view, codes=certain), queries, 10)
 
