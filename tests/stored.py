@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from pipeline.people.directory import Directory
 from pipeline.people.records import StoredDirectory
 from pipeline.store.local import LocalStore
-from pipeline.store.records import PersonRecord, References
+from pipeline.store.records import PersonRecord
 from pipeline.types import FloatArray, IntArray
 
 
@@ -29,16 +31,24 @@ class StoredPeople:
 
 def stored_people(client: LocalStore, account_id: int, directory: str) -> StoredPeople:
     """As the catalog and the files have them now."""
-    found: References = client.references(account_id, directory)
-    stored = StoredDirectory(client, account_id, directory)
-    records = Directory(account_id, directory, client.identity.embedding_size, stored)
-    records.load()
-    everybody = {record.person_id: record for record in records.everybody()}
+    stored = Directory(
+        account_id, directory, client.identity.embedding_size, StoredDirectory(client, account_id, directory)
+    )
+    stored.load()
+    everybody = stored.everybody()
+    index, places = stored.view().index, [stored.reference_of(record.person_id)[1] for record in everybody]
+    known = np.array([place for place in places if place is not None], np.int64)
+    faces = client.reference_faces([record.person_id for record in everybody])
+    vectors = client.face_vectors(list(faces.values()))
+    of_person = {person_id: vectors[face_id] for person_id, face_id in faces.items()}
+    persons = [record for record, place in zip(everybody, places, strict=True) if place is not None]
+    assert [record.person_id for record in persons] == [r.person_id for r in everybody if r.person_id in faces]
+    assert len(known) + len(index.dead) == len(index)
     return StoredPeople(
-        found.vectors,
-        found.orders,
-        [everybody.pop(person_id) for person_id in found.person_ids],
-        found.image_hashes,
-        found.boxes,
-        list(everybody.values()),
+        index.vectors_at(known),
+        index.orders_at(known),
+        persons,
+        [of_person[record.person_id].image_hashes for record in persons],
+        np.array([of_person[record.person_id].box for record in persons], np.float32).reshape(-1, 4),
+        [record for record, place in zip(everybody, places, strict=True) if place is None],
     )

@@ -8,7 +8,10 @@ listings take no lock: they work on a `view()`, which never changes.
 
 from __future__ import annotations
 
+import bisect
+import itertools
 import threading
+import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -22,7 +25,42 @@ from pipeline.matching.references import IndexView, ReferenceIndex
 from pipeline.people.locks import DirectoryLock, SharedLock
 from pipeline.people.records import Records, Stored, StoredDirectory
 from pipeline.runtime.device import HOST
-from pipeline.store import Change, Committed, LocalStore, References
+from pipeline.store import Change, Committed, LocalStore, References, Segment
+
+
+class PersonIds:
+    """The persons of an index's positions: those of segments, which are read there, then those of the tail. It grows
+    with the tail."""
+
+    def __init__(self, segments: Sequence[Segment], tail: Iterable[str]) -> None:
+        self._segments = segments
+        self._starts = list(itertools.accumulate(map(len, segments), initial=0))
+        self._tail = list(tail)
+        self._tail_positions = {person_id: position for position, person_id in enumerate(self._tail, self._starts[-1])}
+
+    def __getitem__(self, position: int) -> str:
+        if position >= self._starts[-1]:
+            return self._tail[position - self._starts[-1]]
+        part = bisect.bisect_right(self._starts, position) - 1
+        row = position - self._starts[part]
+        return str(uuid.UUID(bytes=self._segments[part].person_ids.checked(row, row + 1).tobytes()))
+
+    def append(self, person_id: str) -> None:
+        self._tail_positions[person_id] = self._starts[-1] + len(self._tail)
+        self._tail.append(person_id)
+
+    def position(self, person_id: str) -> int | None:
+        """Of the person's latest reference, which may be removed."""
+        if person_id in self._tail_positions:
+            return self._tail_positions[person_id]
+        for segment, start in zip(reversed(self._segments), reversed(self._starts[:-1]), strict=True):
+            if (row := segment.person_row(person_id)) is not None:
+                return start + row
+        return None
+
+    def with_tail(self, kept: Sequence[int]) -> PersonIds:
+        """A copy whose tail has the persons at these positions."""
+        return PersonIds(self._segments, map(self.__getitem__, kept))
 
 
 @dataclass(frozen=True)
@@ -30,7 +68,7 @@ class DirectoryView:
     """The references of a directory as they were at one moment."""
 
     index: IndexView
-    person_ids: Sequence[str]  # of each position of the index
+    person_ids: PersonIds  # of each position of the index
 
 
 class Changed(NamedTuple):
@@ -70,7 +108,7 @@ class Directory(Records):
         self._view: DirectoryView | None = None  # None: the index is not read yet
         self._shown = 0  # the last commit that the index shows
         self._missed: list[tuple[Change, Committed]] | None = None  # changes since it began to be read
-        self._number([])
+        self._person_ids = PersonIds([], [])
 
     def load(self) -> None:
         """Reads what the store holds, whatever was here before: the index if it was read, else when somebody asks for
@@ -82,6 +120,7 @@ class Directory(Records):
             with self._maps:
                 if found is not None:
                     self._take_index(found)
+                    self._show()
                 self._count_change(corrected=True, of_faces=True)  # one may be committed that failed afterwards
         self.loaded, self.in_doubt = True, False
         if was_all_kept:
@@ -103,7 +142,11 @@ class Directory(Records):
         """A view, and where in its index the person's reference is; None for an unknown person, and one without."""
         view = self.view()
         with self._maps:
-            return self._view or view, self._positions.get(person_id)
+            return self._view or view, self._position(person_id)
+
+    def _position(self, person_id: str) -> int | None:
+        position = self._person_ids.position(person_id)
+        return position if position is not None and self._index.view().is_alive(position) else None
 
     def _read_index(self) -> DirectoryView:
         with self._maps:
@@ -119,11 +162,10 @@ class Directory(Records):
             self._missed = None
 
     def _take_index(self, found: References) -> None:
-        index = self._new_index()
+        index = self._new_index(frozen=found.segments)
         index.append(found.vectors, found.orders, found.image_hashes, found.boxes)
         self._index, self._shown = index, found.number
-        self._number(list(found.person_ids))
-        self._show()
+        self._person_ids = PersonIds(found.segments, found.person_ids)
 
     def apply(self, change: Change, committed: Committed) -> None:
         """Brings the directory to its state after a committed change. The caller has the lock."""
@@ -150,10 +192,8 @@ class Directory(Records):
         if committed.number <= self._shown:
             return
         chosen = {p: face_id for p, face_id in change.after.references.items() if face_id is not None}
-        former = dict.fromkeys([*change.gone, *change.after.references])
-        removed = [person_id for person_id in former if person_id in self._positions]
-        positions = np.array([self._positions.pop(person_id) for person_id in removed], dtype=np.int64)
-        start = len(self._index)
+        former = map(self._position, dict.fromkeys([*change.gone, *change.after.references]))
+        removed = np.array([position for position in former if position is not None], dtype=np.int64)
         if chosen:
             faces = [change.vectors[face_id] for face_id in chosen.values()]
             self._index.append(
@@ -161,20 +201,15 @@ class Directory(Records):
                 np.array([_seq_of(person_id, change, committed) for person_id in chosen], dtype=np.int64),
                 [face.image_hashes for face in faces],
                 np.array([face.box for face in faces], dtype=np.float32),
-                positions,
+                removed,
             )
-        elif len(positions):
-            self._index.remove(positions)
-        for position, person_id in enumerate(chosen, start):
+        elif len(removed):
+            self._index.remove(removed)
+        for person_id in chosen:
             self._person_ids.append(person_id)
-            self._positions[person_id] = position
         if self._index.worth_compacting:
             self._index, kept = self._index.compacted()  # older views keep the old one
-            self._number([self._person_ids[position] for position in kept.tolist()])
-
-    def _number(self, person_ids: list[str]) -> None:
-        self._person_ids = person_ids
-        self._positions = {person_id: position for position, person_id in enumerate(person_ids)}
+            self._person_ids = self._person_ids.with_tail(kept.tolist())
 
 
 def _seq_of(person_id: str, change: Change, committed: Committed) -> int:

@@ -135,35 +135,36 @@ class Enroller:
         with self._directories.using_all(self._run.account_id, names) as directories:
             folder = self._uuid_of(f"folder:{shard}")[:FOLDER_DIGITS]
             ready = _Shard(shard, rows, directories, media_id, face_id, folder)
-            committed = self._committed(ready)
+            self._commit_decided(ready)
         self._held.forget(manifest["row"].to_pylist())
-        self._client.settle_shard(committed)
+        self._client.settle_shard()
 
-    def _committed(self, shard: _Shard) -> PreparedShard:
+    def _commit_decided(self, shard: _Shard) -> None:
         """Decides the shard without the locks and commits it under them. A decision that is outdated by then is made
         again; after _FREE_TRIES under the locks, or frequent posts could keep it out for ever."""
         for _ in range(_FREE_TRIES):
-            committed = urgently(self._urgent, self._commit_valid, shard, *self._prepare(shard))
-            if committed is not None:
-                return committed
-        return urgently(self._urgent, self._decide_locked, shard)
+            if urgently(self._urgent, self._commit_valid, shard, *self._prepare(shard)):
+                return
+        urgently(self._urgent, self._decide_locked, shard)
 
-    def _commit_valid(self, shard: _Shard, parts: Sequence[_Part], files: PreparedShard) -> PreparedShard | None:
-        """None: the decision is outdated."""
+    def _commit_valid(self, shard: _Shard, parts: Sequence[_Part], files: PreparedShard) -> bool:
+        """False: the decision is outdated."""
         with self._directories.writing(*shard.directories.values()):
-            return None if any(part.is_outdated() for part in parts) else self._commit(shard, files)
+            valid = not any(part.is_outdated() for part in parts)
+            if valid:
+                self._commit(shard, files)
+        return valid
 
-    def _decide_locked(self, shard: _Shard) -> PreparedShard:
+    def _decide_locked(self, shard: _Shard) -> None:
         with self._directories.writing(*shard.directories.values()):
             _, files = self._prepare(shard)
-            return self._commit(shard, files)
+            self._commit(shard, files)
 
-    def _commit(self, shard: _Shard, files: PreparedShard) -> PreparedShard:
+    def _commit(self, shard: _Shard, files: PreparedShard) -> None:
         """The transaction, and then the same in memory. Under the directories' locks."""
         committed = self._client.commit_prepared(files)
         for change, done in zip(files.commit.changes, committed, strict=True):
             shard.directories[change.directory].apply(change, done)
-        return files
 
     def _prepare(self, shard: _Shard) -> tuple[list[_Part], PreparedShard]:
         """Decides the shard and writes its files. If a picture is to be cut from a photo that changed or vanished since

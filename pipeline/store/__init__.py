@@ -39,6 +39,7 @@ from pipeline.store.files.objects import Row as Row
 from pipeline.store.files.objects import open_image as open_image
 from pipeline.store.files.objects import read_object as read_object
 from pipeline.store.files.run_files import RunFiles as RunFiles
+from pipeline.store.files.segments import Segment as Segment
 from pipeline.store.files.shard_folder import ShardFolder as ShardFolder
 from pipeline.store.files.shard_folder import ShardUnusable as ShardUnusable
 from pipeline.store.files.shard_folder import is_left as is_left

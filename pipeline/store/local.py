@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -14,7 +15,7 @@ from typing import Concatenate, Final, ParamSpec, TypeVar
 import pyarrow as pa
 
 from pipeline.errors import MasterKeyWrong, ObjectUnknown, StoreDamaged, StoreError, StoreMissing
-from pipeline.store import cleanup
+from pipeline.store import cleanup, erasure, segments
 from pipeline.store.catalog import (
     accounts,
     changes,
@@ -30,6 +31,7 @@ from pipeline.store.catalog import (
     runs,
 )
 from pipeline.store.catalog.connection import Catalog, cleaning_up
+from pipeline.store.catalog.directories import directory_id
 from pipeline.store.checks.check import check_store, repair_store
 from pipeline.store.commits import commit, compaction, lost, shard
 from pipeline.store.export import export_store, in_pages, read_table
@@ -38,6 +40,7 @@ from pipeline.store.files.durable import Folder
 from pipeline.store.files.lock import LOCK_NAME, StoreLock
 from pipeline.store.files.objects import Row, open_image, read_object
 from pipeline.store.files.run_files import RunFiles
+from pipeline.store.files.segment_header import MAX_ROWS, SegmentUnusable
 from pipeline.store.records import (
     USER,
     Change,
@@ -45,6 +48,7 @@ from pipeline.store.records import (
     Committed,
     Picture,
     Problem,
+    References,
     ShardCommit,
     StoreIdentity,
 )
@@ -52,6 +56,8 @@ from pipeline.store.records import (
 P = ParamSpec("P")
 T = TypeVar("T")
 _KNOWN_AT_ONCE: Final = 2**17  # known files: 30 MB
+_MANY: Final = 4096  # references that are in no segment: reading them takes as long as writing one
+_log = logging.getLogger(__name__)
 
 
 def _on_catalog(function: Callable[Concatenate[Catalog, P], T]) -> Callable[Concatenate[LocalStore, P], T]:
@@ -86,8 +92,8 @@ class LocalStore(RunFiles):
         self.path = root
         self.master_key: MasterKey | None = None
         self._image_keys: dict[int, bytes | None] = {}
-        # Who holds it: no other file of embeddings is on its way into the catalog but those of unfinished runs.
-        self.embeddings_lock = threading.Lock()
+        # Who holds it: no other embedding shard or index segment is on its way into the catalog, but for unfinished runs.
+        self.embeddings_lock = threading.RLock()
         self._lock = StoreLock.acquire(root, command, reading=reading)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="store-writer")
         self._closed = False
@@ -232,7 +238,6 @@ class LocalStore(RunFiles):
     image_was_replaced = _on_catalog(replaced_images.was_replaced)
     media_of_rows = _on_catalog(media.media_of_rows)
     pending_embeddings = _on_catalog(compaction.count_pending)
-    references = _on_catalog(references.references)
 
     # People and corrections
 
@@ -253,6 +258,28 @@ class LocalStore(RunFiles):
     whole_images = _on_catalog(media.whole_images)
     people = _on_catalog(people.people)  # it hides its module
 
+    def references(self, account_id: int, directory: str) -> References:
+        """The current references of a directory. Many that are in no segment yet are written into one first, and
+        damaged segments are written again. Raises StoreDamaged, StoreFull, StoreUnwritable."""
+        here = self.submit(directory_id, account_id, directory)
+        if here is None or self._catalog.read_only:
+            return self._references(account_id, directory)
+        with self.embeddings_lock:
+            segments.fold(self, _MANY, [here])
+            try:
+                return self.submit(references.references, account_id, directory)
+            except SegmentUnusable as exc:
+                _log.warning("the index segments of %s are made again from the embeddings: %s", directory, exc)
+                self.submit(segments.forget, here)
+                segments.fold(self, directories=[here])
+        return self._references(account_id, directory)
+
+    def _references(self, account_id: int, directory: str) -> References:
+        try:
+            return self.submit(references.references, account_id, directory)
+        except SegmentUnusable:
+            return self.submit(references.references, account_id, directory, mapped=False)
+
     # The whole store
 
     read_table = read_table
@@ -265,10 +292,10 @@ class LocalStore(RunFiles):
         return len(ids)
 
     def check(self, *, repair: bool = False, progress: Callable[[str], None] | None = None) -> CheckReport:
-        unfinished = self.submit(cleanup.left_to_erase)
+        unfinished = self.submit(erasure.left_to_erase)
         if unfinished and not self._catalog.read_only:
             with suppress(StoreError), self.embeddings_lock:  # what is left is reported
-                cleanup.erase(self)
+                erasure.erase(self)
                 unfinished = []
         report = check_store(self, progress, unfinished)
         repaired = repair_store(self, report) if repair else []
@@ -280,13 +307,15 @@ class LocalStore(RunFiles):
 
     def fold(self, min_pending: int = 1) -> int:
         """Erases what commits removed, then compacts: moves embeddings of posted faces from the catalog into shards if
-        at least `min_pending` wait. Returns how many moved. Other commits may come in between.
+        at least `min_pending` wait, and references into segments. Returns how many embeddings moved. Other commits may
+        come in between.
 
         For a moment without much to do, and before the store is closed for long.
         """
         with self.embeddings_lock:
-            cleanup.erase(self)
+            erasure.erase(self)
             moved = compaction.compact(self, min_pending)
+            segments.fold(self)
             self.submit(replaced_images.forget_old)
             return moved
 
@@ -364,11 +393,13 @@ class LocalStore(RunFiles):
         """
         return self.submit(shard.commit_rows, prepared)
 
-    def settle_shard(self, prepared: shard.PreparedShard) -> None:
-        """What follows from a committed shard: files are deleted, reference matrices grow. In pieces, so that requests
-        come in between; nobody has to wait for it. After a crash the next opening and loading do the rest."""
+    def settle_shard(self) -> None:
+        """What follows from a committed shard: files are deleted, and references are written into a segment when they
+        fill one. In pieces, so that requests come in between; nobody has to wait for it. After a crash the next opening
+        and loading do the rest."""
         self.unlink_needless()
-        shard.grow_matrices(self, prepared)
+        with self.embeddings_lock:
+            segments.fold(self, MAX_ROWS)
 
     @contextmanager
     def images_ahead(self, account_id: int, images: Sequence[Picture]) -> Iterator[dict[str, Row]]:
@@ -437,6 +468,7 @@ def _open(
     try:
         problems = [] if loss is None else loss.accept(catalog)
         cleanup.sweep(catalog)
+        erasure.finish(catalog)
     except BaseException:
         catalog.close()
         raise

@@ -17,6 +17,7 @@ from typing import Any, Final, TypeAlias, TypedDict
 import pyarrow as pa
 
 from pipeline.config import MatchSettings
+from pipeline.store.files.segments import Segment
 from pipeline.store.schema import TABLES, arrow_schema
 from pipeline.types import FORGOTTEN, FloatArray, IntArray
 
@@ -248,17 +249,16 @@ class Merges:
 
 @dataclass(frozen=True)
 class References:
-    """The current references of one directory in the order of the persons' insertion; n of them."""
+    """The current references of one directory in the order in which they came: those of its segments, which are open,
+    then the tail, n of them."""
 
     number: int  # of the last commit that they show
-    vectors: FloatArray  # [n, d], L2 norm 1; read-only
-    orders: IntArray  # [n] ascending: `PersonRecord.seq`
+    segments: Sequence[Segment]
+    vectors: FloatArray  # [n, d], L2 norm 1
+    orders: IntArray  # [n] `PersonRecord.seq`
     person_ids: Sequence[str]
     image_hashes: Sequence[tuple[str, ...]]  # of the reference's media: sha256 of its bytes, hash of its pixels
     boxes: FloatArray  # [n, 4] xyxy
-
-    def __len__(self) -> int:
-        return int(self.vectors.shape[0])
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 FORMAT_VERSION: Final = 1  # of the folder's layout: raised when an older reader would go wrong
-SCHEMA_VERSION: Final = 7  # of the tables; opening a store upgrades older ones
+SCHEMA_VERSION: Final = 8  # of the tables; opening a store upgrades older ones
 MAX_DIRECTORIES: Final = 10  # of an account, that hold an identity
 
 # The columns of each table, with their types.
@@ -68,6 +68,12 @@ _COLUMNS: Final = {
     """,
     "reference_faces": """
         generation INTEGER, person_id UUID, face_id BIGINT, image_guid VARCHAR, seq BIGINT, commit_number BIGINT
+    """,
+    "segments": """
+        generation INTEGER, directory_id INTEGER, file VARCHAR, rows BIGINT, first_seq BIGINT, last_seq BIGINT
+    """,
+    "tombstones": """
+        generation INTEGER, directory_id INTEGER, seq BIGINT, person_id UUID, face_id BIGINT, erase BOOLEAN
     """,
     "objects": "image_guid VARCHAR, bytes BIGINT, sha256 VARCHAR, media_type VARCHAR, encrypted BOOLEAN",
     "replaced_images": "image_guid VARCHAR, person_id UUID, replaced_at TIMESTAMP",

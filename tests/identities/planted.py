@@ -181,6 +181,7 @@ class PlantedPeople:
         faces = [self.faces[record.person_id] for record in known]
         return References(
             self.number,
+            [],
             np.array([face.embedding for face in faces], np.float32).reshape(-1, self.size),
             np.array([record.seq for record in known], np.int64),
             [record.person_id for record in known],

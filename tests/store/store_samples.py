@@ -26,9 +26,8 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.people.rules import difference, row_of
-from pipeline.store.catalog import pages, references, runs
-from pipeline.store.catalog.connection import Catalog
-from pipeline.store.catalog.directories import directory_id
+from pipeline.store.catalog import pages, runs
+from pipeline.store.catalog import persons as person_rows
 from pipeline.store.catalog.forgotten import FACE, PHOTOS
 from pipeline.store.checks.check import check_store
 from pipeline.store.export import export_store
@@ -269,11 +268,8 @@ class Asked:
 
 def persons_of(client: LocalStore, account: int, directory: str) -> dict[str, PersonRecord]:
     """The persons of a directory. Reads no vector."""
-
-    def read(catalog: Catalog) -> Sequence[PersonRecord]:
-        return references._persons(references._person_rows(catalog, directory_id(catalog, account, directory)))
-
-    return {record.person_id: record for record in client.submit(read)}
+    found = client.ask(person_rows.persons_after, account, directory, 0, 1_000_000).records()
+    return {record.person_id: record for record in found}
 
 
 def counters(client: LocalStore) -> tuple[int, ...]:
@@ -386,7 +382,7 @@ def commit_shard(client: LocalStore, shard: ShardCommit) -> list[Committed]:
     with client.embeddings_lock:
         prepared = client.prepare_shard(shard)
         committed = client.commit_prepared(prepared)
-        client.settle_shard(prepared)
+        client.settle_shard()
         return committed
 
 

@@ -7,7 +7,6 @@ from datetime import datetime
 from pipeline.errors import DirectoryUnknown, StoreError, TooManyDirectories
 from pipeline.store import cleanup
 from pipeline.store.catalog.connection import Catalog
-from pipeline.store.files import matrix
 from pipeline.store.records import NO_ROWS, DirectoryRow
 from pipeline.store.schema import MAX_DIRECTORIES
 
@@ -18,6 +17,11 @@ def directory_id(catalog: Catalog, account_id: int, name: str) -> int | None:
         "SELECT directory_id FROM core.directories WHERE account_id = ? AND name = ?", [account_id, name]
     )
     return int(rows[0][0]) if rows else None
+
+
+def directory_ids(catalog: Catalog) -> list[int]:
+    """Of all accounts."""
+    return catalog.column("SELECT directory_id FROM core.directories ORDER BY 1")
 
 
 def require_directory(catalog: Catalog, account_id: int, name: str) -> int:
@@ -51,7 +55,7 @@ def make_directory(catalog: Catalog, account_id: int, name: str, now: datetime) 
 
 
 def drop_if_empty(catalog: Catalog, directory: int) -> None:
-    """Deletes a directory without identities, its reference matrix and its corrections. Of those that tell who was
+    """Deletes a directory without identities, its index segments and its corrections. Of those that tell who was
     deleted only that stays."""
     if catalog.rows("SELECT 1 FROM core.persons WHERE directory_id = ? LIMIT 1", [directory]):
         return
@@ -62,7 +66,14 @@ def drop_if_empty(catalog: Catalog, directory: int) -> None:
         [NO_ROWS, NO_ROWS, directory],
     )
     catalog.execute("DELETE FROM core.directories WHERE directory_id = ?", [directory])
-    cleanup.delete_later(catalog, matrix.files(matrix.stem(catalog.generation, directory)))
+    drop_segments(catalog, directory)
+
+
+def drop_segments(catalog: Catalog, directory: int) -> None:
+    """Inside a transaction: no segment has references of the directory any more. The files are deleted later."""
+    files = catalog.column("DELETE FROM core.segments WHERE directory_id = ? RETURNING file", [directory])
+    catalog.execute("DELETE FROM core.tombstones WHERE directory_id = ?", [directory])
+    cleanup.delete_later(catalog, files)
 
 
 def directories(catalog: Catalog) -> list[DirectoryRow]:

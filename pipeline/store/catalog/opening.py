@@ -98,6 +98,12 @@ _UPGRADES: Final[dict[int, tuple[str | Callable[[Catalog], None], ...]]] = {
         "ALTER TABLE core.store ADD COLUMN changes_from BIGINT",
         changes.begin_again,
     ),
+    # 8: the references of a directory are in index segments, which are written when it is first read. The matrices that
+    # they take the place of are files that no row names, and deleted as such.
+    7: (
+        *schema.table_statements("segments", "tombstones"),
+        "DELETE FROM core.pending_deletes WHERE regexp_full_match(path, 'references/g[0-9]+/[0-9]+')",
+    ),
 }
 
 

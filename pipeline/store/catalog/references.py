@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -10,54 +12,121 @@ import pyarrow as pa
 from pipeline.errors import StoreDamaged
 from pipeline.store.catalog.connection import Catalog, check_cure
 from pipeline.store.catalog.directories import directory_id
-from pipeline.store.files import matrix
+from pipeline.store.files.segment_header import SegmentKey, SegmentUnusable
+from pipeline.store.files.segments import Segment
 from pipeline.store.files.shards import WrittenFile, read_embeddings, vectors_of_bytes
+from pipeline.store.keyed_digests import keyed_digests
 from pipeline.store.records import FaceVector, ReferenceOrigin, References
 from pipeline.types import QUALITIES, FloatArray, IntArray, boxes_of
 
-_REFERENCES = """
+_REFERENCES: Final = """
     SELECT p.person_id::VARCHAR AS person_id, p.seq, r.seq AS reference_seq, r.face_id, m.sha256, m.pixel_hash,
         t.x1, t.y1, t.x2, t.y2
-    FROM core.persons p
-    JOIN core.reference_faces r ON r.person_id = p.person_id AND r.generation = $1
+    FROM core.reference_faces r
+    JOIN core.persons p ON p.person_id = r.person_id
     LEFT JOIN core.detections t ON t.face_id = r.face_id AND t.generation = $1
     LEFT JOIN core.faces f ON f.face_id = r.face_id
     LEFT JOIN core.media m ON m.media_id = f.media_id
-    WHERE p.directory_id = $2
-    ORDER BY p.seq
+    WHERE r.generation = $1 AND p.directory_id = $2 AND r.seq BETWEEN $3 AND $4
+    ORDER BY r.seq
 """
+_LAST: Final = 2**62
 
 
-def reference_rows(catalog: Catalog, directory: int | None) -> pa.Table:
-    """One row per reference of a directory, in the order of the identities."""
-    return catalog.read(_REFERENCES, [catalog.generation, directory])
+@dataclass(frozen=True)
+class SegmentRow:
+    """An index segment, as core.segments has it: the references of a directory whose numbers are in a range."""
+
+    file: str
+    rows: int
+    first_seq: int
+    last_seq: int
 
 
-def references(catalog: Catalog, account_id: int, directory: str) -> References:
-    """The current references of a directory, in the order of its identities. Raises StoreDamaged."""
+@dataclass(frozen=True)
+class SegmentSecrets:
+    """What only this store knows of its segments."""
+
+    store: str  # which store it is
+    images: bytes  # the key of the digests of images
+
+    @classmethod
+    def of(cls, catalog: Catalog) -> SegmentSecrets:
+        digests = keyed_digests(catalog.one("SELECT fact_key FROM core.store"), "segment", ["store", "images"])
+        return cls(digests[0][:32], bytes.fromhex(digests[1]))
+
+
+def segment_rows(catalog: Catalog, directory: int | None) -> list[SegmentRow]:
+    """The segments of a directory, in the order of their references."""
+    rows = catalog.rows(
+        'SELECT file, "rows", first_seq, last_seq FROM core.segments WHERE generation = ? AND directory_id = ?'
+        " ORDER BY first_seq",
+        [catalog.generation, directory],
+    )
+    return [SegmentRow(*row) for row in rows]
+
+
+def reference_rows(catalog: Catalog, directory: int | None, first: int = 0, last: int = _LAST) -> pa.Table:
+    """One row per reference of a directory with a number from `first` to `last`, in the order of the numbers."""
+    return catalog.read(_REFERENCES, [catalog.generation, directory, first, last])
+
+
+def tail_rows(catalog: Catalog, directory: int | None) -> pa.Table:
+    """`reference_rows` of the references that no segment has."""
+    return reference_rows(catalog, directory, 1 + last_in_segments(catalog, directory))
+
+
+def tail_numbers(catalog: Catalog, directory: int, most: int) -> IntArray:
+    """The numbers of the first `most` of them, ascending."""
+    found = catalog.read(
+        "SELECT r.seq FROM core.reference_faces r JOIN core.persons p ON p.person_id = r.person_id"
+        " WHERE r.generation = ? AND r.seq > ? AND p.directory_id = ? ORDER BY r.seq LIMIT ?",
+        [catalog.generation, last_in_segments(catalog, directory), directory, most],
+    )
+    return np.asarray(found["seq"].to_numpy())
+
+
+def last_in_segments(catalog: Catalog, directory: int | None) -> int:
+    """The highest number of a reference that a segment of the directory has; 0 if it has no segment."""
+    last = "SELECT coalesce(max(last_seq), 0) FROM core.segments WHERE generation = ? AND directory_id = ?"
+    return int(catalog.one(last, [catalog.generation, directory]))
+
+
+def references(catalog: Catalog, account_id: int, directory: str, *, mapped: bool = True) -> References:
+    """The current references of a directory. `mapped`: use its segments; else all are the tail. Raises StoreDamaged,
+    and SegmentUnusable."""
     number = directory_id(catalog, account_id, directory)
-    table = reference_rows(catalog, number)
+    segments = _open_segments(catalog, number) if mapped else []
+    tail = tail_rows(catalog, number) if mapped else reference_rows(catalog, number)
     return References(
         number=catalog.last_number,
-        vectors=_reference_vectors(catalog, number, table),
-        orders=table["seq"].to_numpy(),
-        person_ids=table["person_id"].to_pylist(),
-        image_hashes=_hashes(table),
-        boxes=boxes_of(table),
+        segments=segments,
+        vectors=load_embeddings(catalog, tail["face_id"].to_numpy()),
+        orders=tail["seq"].to_numpy(),
+        person_ids=tail["person_id"].to_pylist(),
+        image_hashes=hashes_of(tail),
+        boxes=boxes_of(tail),
     )
 
 
-def _reference_vectors(catalog: Catalog, directory: int | None, table: pa.Table) -> FloatArray:
-    faces: IntArray = table["face_id"].to_numpy()
-    if catalog.read_only:  # a matrix that lacks rows could not be completed
-        return load_embeddings(catalog, faces)
-    return matrix.load(
-        catalog.folder,
-        matrix.stem(catalog.generation, directory or 0),
-        table["reference_seq"].to_numpy(),
-        catalog.identity.embedding_size,
-        lambda rows: load_embeddings(catalog, faces[rows]),
+def _open_segments(catalog: Catalog, directory: int | None) -> list[Segment]:
+    rows = segment_rows(catalog, directory)
+    if not rows or directory is None:
+        return []
+    removed = catalog.column(
+        "SELECT seq FROM core.tombstones WHERE generation = ? AND directory_id = ?", [catalog.generation, directory]
     )
+    return [open_segment(catalog, directory, row, np.array(removed, np.int64)) for row in rows]
+
+
+def open_segment(catalog: Catalog, directory: int, row: SegmentRow, removed: IntArray) -> Segment:
+    """Raises SegmentUnusable, StoreDamaged."""
+    secrets = SegmentSecrets.of(catalog)
+    key = SegmentKey(secrets.store, catalog.generation, directory, catalog.identity.embedding_size)
+    segment = Segment.open(catalog.folder, row.file, key, secrets.images, removed)
+    if len(segment) != row.rows:
+        raise SegmentUnusable(f"it has {len(segment)} references, not {row.rows}")
+    return segment
 
 
 def face_vectors(catalog: Catalog, face_ids: Sequence[int]) -> dict[int, FaceVector]:
@@ -73,7 +142,7 @@ def face_vectors(catalog: Catalog, face_ids: Sequence[int]) -> dict[int, FaceVec
     )
     faces: IntArray = table["face_id"].to_numpy()
     vectors, boxes = load_embeddings(catalog, faces), boxes_of(table).tolist()
-    rows = zip(faces.tolist(), vectors, _hashes(table), boxes, strict=True)
+    rows = zip(faces.tolist(), vectors, hashes_of(table), boxes, strict=True)
     return {face_id: FaceVector(vector, hashes, tuple(box)) for face_id, vector, hashes, box in rows}
 
 
@@ -90,7 +159,8 @@ def reference_origins(catalog: Catalog, person_ids: Sequence[str]) -> dict[str, 
     return {person_id: ReferenceOrigin(tuple(row[:3]), *row[3:]) for person_id, *row in rows}
 
 
-def _hashes(table: pa.Table) -> list[tuple[str, ...]]:
+def hashes_of(table: pa.Table) -> list[tuple[str, ...]]:
+    """sha256 and pixel_hash of each row, as far as it has them."""
     pairs = zip(table["sha256"].to_pylist(), table["pixel_hash"].to_pylist(), strict=True)
     return [tuple(value for value in pair if value is not None) for pair in pairs]
 

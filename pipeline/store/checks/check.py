@@ -8,12 +8,11 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Final
 
 from pipeline.errors import StoreLocked
-from pipeline.store import cleanup
+from pipeline.store import cleanup, erasure, segments
 from pipeline.store.catalog.connection import Catalog
-from pipeline.store.catalog.references import references
 from pipeline.store.checks import files
 from pipeline.store.checks.tables import check_tables
-from pipeline.store.files import commit_count, matrix, run_sums
+from pipeline.store.files import commit_count, run_sums
 from pipeline.store.files.durable import Folder
 from pipeline.store.files.lock import RUN_LOCK_NAME, StoreLock
 from pipeline.store.records import CheckReport, Problem
@@ -25,14 +24,14 @@ if TYPE_CHECKING:
 _CLEARED: Final = "The next command that can write to the store does it."
 _OF_RUN: Final = frozenset({"run_shard", "run_file", "run_sums"})
 # Kinds that `repair_store` repairs: no photo, face or person is touched.
-_REPAIRABLE: Final = _OF_RUN | {"orphan", "matrix", "pending_delete", "commits", "mode", "page"}
+_REPAIRABLE: Final = _OF_RUN | {"orphan", "segment", "pending_delete", "commits", "mode", "page"}
 
 
 def check_store(
     store: LocalStore, progress: Callable[[str], None] | None = None, unfinished: Sequence[str] = ()
 ) -> CheckReport:
     """Reads every table and every file of the store; `progress` is called with what is being read. `unfinished`: files
-    from which something could not be erased before (`cleanup.left_to_erase`).
+    from which something could not be erased before (`erasure.left_to_erase`).
 
     It reads the catalog in pieces, each of one moment: other commits may come in between.
     A store so damaged that it can't be opened is reported by opening it (StoreDamaged).
@@ -51,7 +50,7 @@ def check_store(
         problems += store.submit(files.check_orphans, listed)
     problems += files.check_modes(store.folder)
     # What became pending since is in progress.
-    left = set(store.submit(cleanup.left_to_erase))
+    left = set(store.submit(erasure.left_to_erase))
     problems[:0] = [_waits(path) for path in waiting if path in left]
     counted = [table for table in TABLES if table != "store"]
     counts = store.submit(lambda catalog: [catalog.one(f"SELECT count(*) FROM core.{table}") for table in counted])
@@ -72,7 +71,7 @@ def _pieces(catalog: Catalog, tell: Callable[[str], None]) -> Iterator[list[Prob
     if not any("pending embedding" in problem.detail for problem in problems):
         yield files.check_pending(catalog)
     yield from files.check_objects(catalog, tell)
-    yield from files.check_matrices(catalog, tell)
+    yield from files.check_segments(catalog, tell)
     yield files.check_manifests(catalog, tell)
     yield from files.check_runs(catalog, tell)
 
@@ -86,7 +85,7 @@ def _waits(path: str) -> Problem:
 
 def repair_store(store: LocalStore, report: CheckReport) -> list[Problem]:
     """Repairs what can be repaired of `report`, and returns it: orphans go into quarantine, pages that nothing
-    notes and damaged reports are deleted, matrices rebuilt, pending files deleted.
+    notes and damaged reports are deleted, index segments written again, pending files deleted.
 
     Raises StoreUnwritable.
     """
@@ -110,14 +109,16 @@ def repair_store(store: LocalStore, report: CheckReport) -> list[Problem]:
                 catalog.folder.quarantine(problem.where)
             if problem.kind == "run_file" and problem.where in changed:
                 catalog.folder.unlink(problem.where)  # quarantine would keep who is forgotten later
-            if problem.kind == "matrix":
-                matrix.remove(catalog.folder, problem.where.rpartition(".")[0])
+        for directory in catalog.column(
+            "SELECT DISTINCT directory_id FROM core.segments WHERE file IN (SELECT unnest(?::VARCHAR[]))",
+            [[problem.where for problem in repaired if problem.kind == "segment"]],
+        ):
+            segments.forget(catalog, directory)
         cleanup.unlink_pending(catalog)
 
     with store.embeddings_lock:
         store.submit(work)
-    if any(problem.kind == "matrix" for problem in repaired):
-        _rebuild_matrices(store)
+        segments.fold(store)
     return [_with_what_was_done(problem) for problem in repaired]
 
 
@@ -151,9 +152,3 @@ def _with_what_was_done(problem: Problem) -> Problem:
     if problem.kind != "run_file":
         return problem
     return replace(problem, detail=f"{problem.detail}; deleted, because nothing depends on it")
-
-
-def _rebuild_matrices(store: LocalStore) -> None:
-    for row in store.read("SELECT account_id, name, directory_id FROM core.directories").to_pylist():
-        if not store.folder.path(matrix.stem(store.generation, row["directory_id"]) + ".seq").exists():
-            store.submit(references, row["account_id"], row["name"])

@@ -19,18 +19,27 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline.errors import StoreError
+from pipeline.errors import StoreDamaged, StoreError
 from pipeline.store import cleanup
 from pipeline.store.catalog.connection import Catalog
+from pipeline.store.catalog.directories import directory_ids
 from pipeline.store.catalog.opening import CURRENT_NAME, PARTS
 from pipeline.store.catalog.pages import PAGE
-from pipeline.store.catalog.references import load_embeddings, reference_rows
+from pipeline.store.catalog.references import (
+    SegmentRow,
+    SegmentSecrets,
+    load_embeddings,
+    open_segment,
+    reference_rows,
+    segment_rows,
+)
 from pipeline.store.catalog.runs import OPEN, find_runs
 from pipeline.store.checks.tables import RESTORE
-from pipeline.store.files import commit_count, matrix, run_sums
+from pipeline.store.files import commit_count, run_sums
 from pipeline.store.files.crypto import looks_encrypted
 from pipeline.store.files.durable import TEMPORARY, Folder
 from pipeline.store.files.objects import object_file
+from pipeline.store.files.segment_header import SegmentUnusable
 from pipeline.store.files.shards import (
     PLAN_ANEW,
     embedding_metadata,
@@ -40,6 +49,7 @@ from pipeline.store.files.shards import (
     vectors_of_bytes,
 )
 from pipeline.store.records import Problem, embeddings_schema
+from pipeline.store.segments import rows_of
 from pipeline.types import BoolArray, FloatArray
 
 _REMOVE = "`facepipe check --repair` moves it to quarantine/."
@@ -48,7 +58,7 @@ _UNKNOWN = "`facepipe check --repair` deletes it; `facepipe report --run ID` mak
 _DELETE = "`facepipe check --repair` deletes it: nothing depends on it, and `facepipe report --run ID` makes a page."
 _LIST = "`facepipe check --repair` writes it again."
 _COUNT = "`facepipe check --repair` writes it again from the catalog."
-_REBUILD = "`facepipe check --repair` rebuilds it from the embeddings."
+_REBUILD = "`facepipe check --repair` writes the directory's segments again, from the embeddings."
 Progress = Callable[[str], None]
 _NORM_TOLERANCE = 1e-3
 _CHUNK_ROWS = 65_536
@@ -129,7 +139,7 @@ def _metadata_faults(metadata: Mapping[str, Any], expected: Mapping[str, Any]) -
 
 def _holds_faces(catalog: Catalog, shard_id: int, generation: int, table: pa.Table) -> bool:
     """Whether a shard holds each face that the catalog has in it, once, and besides only vectors of faces that were
-    removed, or are rejected again, or got their vector anew since: the next `cleanup.erase` takes those out."""
+    removed, or are rejected again, or got their vector anew since: the next `erasure.erase` takes those out."""
     with catalog.tables(shard=table.select(["face_id"])):
         wrong = catalog.one(
             """
@@ -181,47 +191,45 @@ def _begins(path: Path, magic: bytes) -> bool:
         return opened.read(len(magic)) == magic
 
 
-def check_matrices(catalog: Catalog, progress: Progress) -> Iterator[list[Problem]]:
-    """Every reference matrix that exists, one by one, bit by bit against the embeddings. A missing one is made when
-    needed."""
-    for directory in catalog.column("SELECT directory_id FROM core.directories ORDER BY 1"):
-        stem = matrix.stem(catalog.generation, directory)
-        if any(catalog.folder.path(file).exists() for file in matrix.files(stem)):
-            progress(stem + ".f32")
+def check_segments(catalog: Catalog, progress: Progress) -> Iterator[list[Problem]]:
+    """Every index segment, one by one, bit by bit against the references and their embeddings."""
+    for directory in directory_ids(catalog):
+        last = 0
+        for row in segment_rows(catalog, directory):
+            progress(row.file)
             try:
-                yield list(_matrix_problems(catalog, directory, stem))
-            except OSError as exc:
-                yield [Problem("matrix", stem + ".f32", f"it cannot be read: {exc.strerror}", _REBUILD)]
+                detail = _wrong_in_segment(catalog, directory, row)
+            except SegmentUnusable as exc:
+                detail = str(exc)
+            except StoreDamaged:
+                continue  # reported with the embedding shard
+            if row.first_seq <= last:
+                detail = "it has references of another one"
+            last = row.last_seq
+            yield [] if detail is None else [Problem("segment", row.file, detail, _REBUILD)]
 
 
-def _matrix_problems(catalog: Catalog, directory: int, stem: str) -> Iterator[Problem]:
-    """Only a row with a wrong vector is a problem. Missing, dead and torn rows do no harm."""
-    size = catalog.identity.embedding_size
-    stored = matrix.numbers(catalog.folder, stem, size)
-    paths = [catalog.folder.path(file) for file in matrix.files(stem)]
-    for path in paths:
-        if path.exists():
-            path.open("rb").close()  # raises where it can't be read
-    unreadable = len(stored) == 0 and all(path.exists() and path.stat().st_size > 0 for path in paths)
-    if unreadable or np.any(stored >= catalog.one("SELECT next_person_seq FROM core.store")):
-        yield Problem("matrix", stem + ".seq", "its rows do not belong to references", _REBUILD)
-        return
-    references = reference_rows(catalog, directory)
-    if len(matrix.wrong_rows(catalog.folder, stem, size, references["reference_seq"].to_numpy())):
-        yield Problem("matrix", stem + ".f32", "it differs from its checksums", _REBUILD)
-        return
-    _, rows, current = np.intersect1d(stored, references["reference_seq"].to_numpy(), return_indices=True)
-    faces = references["face_id"].to_numpy()[current]
-    vectors = np.fromfile(catalog.folder.path(stem + ".f32"), matrix.VECTOR_TYPE, len(stored) * size).reshape(-1, size)
-    for start in range(0, len(rows), _CHUNK_ROWS):
-        chunk = slice(start, start + _CHUNK_ROWS)
-        try:
-            expected = load_embeddings(catalog, faces[chunk])
-        except StoreError:
-            return  # reported with the embedding shard
-        if expected.astype(matrix.VECTOR_TYPE).tobytes() != vectors[rows[chunk]].tobytes():
-            yield Problem("matrix", stem + ".f32", "it differs from the embeddings", _REBUILD)
-            return
+def _wrong_in_segment(catalog: Catalog, directory: int, row: SegmentRow) -> str | None:
+    """Raises SegmentUnusable, and StoreDamaged where an embedding can't be read."""
+    removed = catalog.column(
+        "SELECT seq FROM core.tombstones WHERE generation = ? AND directory_id = ?", [catalog.generation, directory]
+    )
+    segment = open_segment(catalog, directory, row, np.empty(0, np.int64))
+    if (damage := segment.verify()) is not None:
+        return damage
+    kept = segment.live()
+    if (int(kept.seq[0]), int(kept.seq[-1])) != (row.first_seq, row.last_seq):
+        return "its references are not those that the catalog says"
+    found = open_segment(catalog, directory, row, np.array(removed, np.int64)).live()
+    expected = reference_rows(catalog, directory, row.first_seq, row.last_seq)
+    if not np.array_equal(found.seq, expected["reference_seq"].to_numpy()):
+        return "its references are not those of the directory"
+    vectors = load_embeddings(catalog, expected["face_id"].to_numpy())
+    same, columns = rows_of(expected, vectors, SegmentSecrets.of(catalog).images).columns, found.columns
+    differing = [name for name in same.keys() - {"errors"} if not np.array_equal(same[name], columns[name])]
+    if not np.allclose(same["errors"], columns["errors"], rtol=1e-5, atol=0):  # another machine adds in another order
+        differing.append("errors")
+    return f"its {', '.join(sorted(differing))} differ from the embeddings and the catalog" if differing else None
 
 
 def check_manifests(catalog: Catalog, progress: Progress) -> list[Problem]:
@@ -313,18 +321,12 @@ def _needed(catalog: Catalog) -> set[str]:
     files = set(
         catalog.column(
             "SELECT file FROM core.embedding_shards UNION SELECT path FROM core.pending_deletes"
-            " UNION SELECT file FROM core.page_subjects"
+            " UNION SELECT file FROM core.page_subjects UNION SELECT file FROM core.segments"
         )
     )
     files.update(map(object_file, catalog.column("SELECT image_guid FROM core.objects")))
     for guid in cleanup.declared_images(catalog.folder):
         files |= {object_file(guid), object_file(guid) + TEMPORARY}
-    generations = catalog.rows(
-        "SELECT g.generation, d.directory_id FROM core.directories d,"
-        " (SELECT DISTINCT generation FROM core.reference_faces) g"
-    )
-    for generation, directory in generations:
-        files |= set(matrix.files(matrix.stem(generation, directory)))
     return files
 
 

@@ -286,7 +286,7 @@ def _remove(catalog: Catalog, part: _Numbered) -> None:
         remove_references(catalog, part.directory, change.replaced)
     old = [p for p, face_id in change.before.references.items() if face_id is not None and p not in change.replaced]
     if old:
-        drop_references(catalog, old, set(change.gone))
+        drop_references(catalog, part.directory, old, set(change.gone))
 
 
 def _change_constraints(catalog: Catalog, part: _Numbered) -> None:
@@ -309,7 +309,6 @@ def _change_faces(catalog: Catalog, part: _Numbered) -> None:
     if rejected:
         for table in ("embeddings", "pending_embeddings"):
             catalog.execute(f"DELETE FROM core.{table} WHERE face_id IN (SELECT unnest(?::BIGINT[]))", [rejected])
-        cleanup.blank_matrix_later(catalog, part.directory)
     catalog.insert(
         "pending_embeddings",
         [

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from pipeline.store import cleanup
+from pipeline.store import erasure
 from pipeline.store.catalog.connection import Catalog, OpenStore
 from pipeline.store.catalog.references import add_embedding_shard
 from pipeline.store.files import shards
@@ -40,8 +40,8 @@ def compact(store: OpenStore, min_pending: int) -> int:
         moved += table.num_rows
     small = store.submit(_small_shards)
     if len(small) >= _SMALL_SHARDS:
-        cleanup.rewrite_shards(store, small)
-    cleanup.rewrite_stale_shards(store)
+        erasure.rewrite_shards(store, small)
+    erasure.rewrite_stale_shards(store)
     return moved
 
 
@@ -83,7 +83,7 @@ def _commit_pending(catalog: Catalog, table: pa.Table, file: shards.WrittenFile)
         catalog.execute(f"DELETE FROM core.pending_embeddings WHERE {these}", [generation])
 
 
-def _small_shards(catalog: Catalog) -> list[cleanup.ShardRow]:
+def _small_shards(catalog: Catalog) -> list[erasure.ShardRow]:
     """Shards of posted images, the oldest first, that fit into one."""
     return catalog.rows(
         "SELECT embedding_shard_id, file, sha256 FROM core.embedding_shards"

@@ -70,12 +70,9 @@ class Loss:
     def accept(self, catalog: Catalog) -> list[Problem]:
         """Before any other transaction, and before anything is deleted: goes on without what is lost."""
         folder = catalog.folder
-        unnamed = sorted(cleanup.unnamed_embeddings(catalog) - set(cleanup.pending_files(catalog)))
+        unnamed = [file for file in sorted(cleanup.unnamed_files(catalog)) if file.startswith("embeddings/")]
         for file in unnamed:
             folder.quarantine(file)
-        # Their numbers will be given again, to other references.
-        for matrix in filter(folder.holds, folder.root.glob("references/*/*")):
-            folder.unlink(matrix.relative_to(folder.root).as_posix())
         pictures = cleanup.quarantine_images(catalog)
         catalog.start_count(self.number)
         with catalog.transaction("count_commits"):

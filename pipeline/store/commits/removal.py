@@ -4,8 +4,8 @@ transaction.
 A face of a posted image is deleted, and the image's row with its last face. A face of a run keeps its row, because it
 is a fact of the archive. When its person is deleted, or its photo leaves, it loses everything that tells who it
 was: its outcome becomes `removed`, without person, score, detection or embedding. So does the photo's row.
-`cleanup.erase` removes the vectors from the embedding shards and the reference matrix: soon after the transaction, or
-at the next opening.
+`erasure.erase` removes the vectors from the embedding shards and the index segments: soon after the transaction, or at
+the next opening.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from pipeline.store import cleanup
 from pipeline.store.catalog import files, forgotten, pages, replaced_images
 from pipeline.store.catalog.connection import Catalog
 from pipeline.store.catalog.corrections import rows_of_json, to_json
+from pipeline.store.catalog.references import last_in_segments
 from pipeline.store.files.objects import object_file
 from pipeline.store.records import NO_ROWS, Rows
 from pipeline.types import DUPLICATE_ROW, FORGOTTEN
@@ -46,7 +47,7 @@ def remove_references(catalog: Catalog, directory: int, person_ids: Sequence[str
     )
     _require_all(len(everybody), person_ids)
     old = [row for row in everybody if row[0] is not None]
-    drop_references(catalog, person_ids)
+    drop_references(catalog, directory, person_ids)
     faces = catalog.rows(
         "SELECT f.face_id, f.media_id, f.ordinal FROM core.faces f JOIN core.media m ON m.media_id = f.media_id"
         f" WHERE m.run_id IS NULL AND f.{_THESE_FACES}",
@@ -54,21 +55,34 @@ def remove_references(catalog: Catalog, directory: int, person_ids: Sequence[str
     )
     _remove_posted_faces(catalog, [(face, media) for face, media, _ in faces])
     files.erase_labels(catalog, [media for _, media, ordinal in faces if ordinal == 0])
-    if faces:
-        cleanup.blank_matrix_later(catalog, directory)
 
 
-def drop_references(catalog: Catalog, person_ids: Sequence[str], gone: Set[str] = frozenset()) -> None:
+def drop_references(catalog: Catalog, directory: int, person_ids: Sequence[str], gone: Set[str] = frozenset()) -> None:
     """Removes the current references of these persons, of whom some are `gone`, and their pictures; not the faces."""
-    current = [catalog.generation, list(person_ids)]
-    old = catalog.rows(
-        "SELECT image_guid, person_id::VARCHAR FROM core.reference_faces"
-        f" WHERE image_guid IS NOT NULL AND generation = ? AND {_THESE_PERSONS}",
-        current,
+    pictures = _delete_references(catalog, directory, person_ids, erase=False)
+    _remove_images(catalog, [guid for guid, _ in pictures])
+    replaced_images.add(catalog, [picture for picture in pictures if picture[1] not in gone])
+
+
+def _delete_references(
+    catalog: Catalog, directory: int, person_ids: Sequence[str], *, erase: bool
+) -> list[tuple[str, str]]:
+    """Deletes the rows of these persons' references; those in segments get tombstones, and with `erase` leave the files
+    as well. Returns their pictures, each with its person."""
+    rows = catalog.rows(
+        f"DELETE FROM core.reference_faces WHERE generation = ? AND {_THESE_PERSONS}"
+        " RETURNING image_guid, person_id::VARCHAR, face_id, seq",
+        [catalog.generation, list(person_ids)],
     )
-    catalog.execute(f"DELETE FROM core.reference_faces WHERE generation = ? AND {_THESE_PERSONS}", current)
-    _remove_images(catalog, [guid for guid, _ in old])
-    replaced_images.add(catalog, [row for row in old if row[1] not in gone])
+    last = last_in_segments(catalog, directory)
+    buried = [
+        {"generation": catalog.generation, "directory_id": directory, "erase": erase}
+        | {"person_id": person_id, "face_id": face_id, "seq": seq}
+        for _, person_id, face_id, seq in rows
+        if seq <= last
+    ]
+    catalog.insert("tombstones", buried)
+    return [(guid, person_id) for guid, person_id, _, _ in rows if guid is not None]
 
 
 def _remember_persons(
@@ -121,12 +135,10 @@ def remove_persons(
     catalog.execute(f"DELETE FROM core.facts WHERE {_THESE_PERSONS} OR other_id IN (SELECT unnest(?::UUID[]))", ids * 2)
     forget_corrections(catalog, directory, person_ids)
     pages.remove_pages(catalog, person_ids=person_ids)
-    images = catalog.column(
-        f"SELECT DISTINCT image_guid FROM core.reference_faces WHERE image_guid IS NOT NULL AND {_THESE_PERSONS}", ids
-    )
-    catalog.execute(f"DELETE FROM core.reference_faces WHERE {_THESE_PERSONS}", ids)
+    catalog.execute(f"UPDATE core.tombstones SET erase = true WHERE {_THESE_PERSONS}", ids)  # of earlier references
+    pictures = _delete_references(catalog, directory, person_ids, erase=True)
     catalog.execute(f"DELETE FROM core.replaced_images WHERE {_THESE_PERSONS}", ids)
-    _remove_images(catalog, images)
+    _remove_images(catalog, [guid for guid, _ in pictures])
     faces = catalog.rows(
         "SELECT f.face_id, f.media_id, f.ordinal, m.run_id IS NULL FROM core.faces f"
         f" JOIN core.media m ON m.media_id = f.media_id WHERE f.{_THESE_PERSONS}",
@@ -136,7 +148,6 @@ def remove_persons(
     files.erase_labels(catalog, [*others, *(media for _, media, ordinal, _ in faces if ordinal == 0)])
     _remove_posted_faces(catalog, [(face, media) for face, media, _, posted in faces if posted])
     _blank_run_faces(catalog, [face for face, _, _, posted in faces if not posted])
-    cleanup.blank_matrix_later(catalog, directory)
     _blank_photos(catalog, _with_repeated(catalog, [media_id for media_id, _, _ in alone]), FORGOTTEN)
 
 
@@ -190,13 +201,6 @@ def remove_photos(catalog: Catalog, account_id: int, media_ids: Sequence[int], s
             [media, account_id, media],
         )
         forgotten.remember(catalog, account_id, kind, alone)
-    directories = catalog.column(
-        "SELECT directory_id FROM core.directories WHERE account_id = ?"
-        f" AND name IN (SELECT directory FROM core.media WHERE {_THESE_MEDIA})",
-        [account_id, media],
-    )
-    for directory in directories:
-        cleanup.blank_matrix_later(catalog, directory)
     _blank_photos(catalog, media, status)
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -18,11 +17,10 @@ from pipeline.errors import StoreError
 from pipeline.store import cleanup
 from pipeline.store.catalog import files, runs
 from pipeline.store.catalog.connection import Catalog, OpenStore
-from pipeline.store.catalog.directories import directory_id
 from pipeline.store.catalog.opening import utc_now
-from pipeline.store.catalog.references import add_embedding_shard, load_embeddings
+from pipeline.store.catalog.references import add_embedding_shard
 from pipeline.store.commits.commit import raise_counters, write_changes, write_pictures
-from pipeline.store.files import matrix, shards
+from pipeline.store.files import shards
 from pipeline.store.records import (
     FACES_SCHEMA,
     FILES_SCHEMA,
@@ -33,7 +31,6 @@ from pipeline.store.records import (
     embeddings_schema,
 )
 from pipeline.store.schema import arrow_schema
-from pipeline.types import IntArray
 
 _PIECE_ROWS = 1024  # of a reference matrix; 2 MiB of 512 float32
 
@@ -153,43 +150,3 @@ def _insert_shard(catalog: Catalog, prepared: PreparedShard, now: datetime) -> N
     next_ids = {"next_media_id": tables["media"]["media_id"], "next_face_id": tables["faces"]["face_id"]}
     raise_counters(catalog, {name: (pc.max(ids).as_py() or 0) + 1 for name, ids in next_ids.items()})
     cleanup.delete_later(catalog, [shards.run_shard_file(commit.run_id, shard) for shard in commit.finished_run_shards])
-
-
-# The reference matrices are a cache, so nobody waits for them: they grow in pieces, and other commits go on in between.
-# The shard's own vectors are in memory; reading them back would hold the others up.
-
-
-def grow_matrices(store: OpenStore, prepared: PreparedShard) -> None:
-    """Adds to the matrices of the directories in which the committed shard inserted persons. Raises StoreDamaged."""
-    embeddings = prepared.tables["embeddings"].sort_by("face_id")
-    for change in prepared.commit.changes:
-        if None in change.before.persons.values():
-            while store.submit(grow_matrix, change.account_id, change.directory, embeddings) == _PIECE_ROWS:
-                pass
-
-
-def grow_matrix(catalog: Catalog, account_id: int, directory: str, embeddings: pa.Table) -> int:
-    """Adds the references after the last row of the directory's matrix, at most _PIECE_ROWS; returns how many.
-
-    `embeddings`: face ids, ascending, and vectors that need not be read.
-    """
-    number = directory_id(catalog, account_id, directory)
-    if number is None:  # it was deleted meanwhile
-        return 0
-    size, name = catalog.identity.embedding_size, matrix.stem(catalog.generation, number)
-    last = int(matrix.numbers(catalog.folder, name, size).max(initial=0))
-    table = catalog.read(
-        "SELECT r.seq, r.face_id FROM core.reference_faces r JOIN core.persons p ON p.person_id = r.person_id"
-        " WHERE r.generation = ? AND r.seq > ? AND p.directory_id = ? ORDER BY r.seq LIMIT ?",
-        [catalog.generation, last, number, _PIECE_ROWS],
-    )
-    faces: IntArray = table["face_id"].to_numpy()
-    in_memory = embeddings["face_id"].to_numpy()
-    own = np.isin(faces, in_memory)
-    vectors = np.empty((len(faces), size), np.float32)
-    vectors[own] = shards.vectors_of(embeddings["embedding"], size)[np.searchsorted(in_memory, faces[own])]
-    if not own.all():
-        vectors[~own] = load_embeddings(catalog, faces[~own])
-    if len(faces):
-        matrix.append(catalog.folder, name, table["seq"].to_numpy(), size, lambda part: vectors[part])
-    return len(faces)

@@ -17,10 +17,10 @@ import os
 import stat
 import uuid
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -39,14 +39,10 @@ from pipeline.store.files.segment_header import (
 )
 from pipeline.types import ByteArray, DoubleArray, FloatArray, IntArray
 
-__all__ = ["MAX_ROWS", "Segment", "SegmentKey", "SegmentRows", "SegmentUnusable", "VectorCodes", "codes_of", "write"]
-
 _CHUNK_ROWS: Final = 4096  # that are converted at a time
 _MEASURED: Final = 1.0 + 2.0**-20
 _ID_BYTES: Final = 16  # of a UUID, and of the digest of a hash
 _HALF: Final = 8
-# Fills codes [m, d] int8, scales [m] and errors [m] float32 from vectors [m, d].
-Quantize: TypeAlias = Callable[[FloatArray, npt.NDArray[np.int8], FloatArray, FloatArray], None]
 
 
 class VectorCodes(NamedTuple):
@@ -57,6 +53,14 @@ class VectorCodes(NamedTuple):
     errors: FloatArray  # [n] at least the L2 norm of vector - scale * codes
 
 
+class ImageTable(NamedTuple):
+    """k hashes of images: the halves of their digests, and the rows whose image has each."""
+
+    high: npt.NDArray[np.uint64]  # [k]
+    low: npt.NDArray[np.uint64]  # [k]
+    rows: IntArray  # [k]
+
+
 @dataclass(frozen=True, eq=False)
 class SegmentRows:
     """n references of a directory, to be written: 1 <= n <= 65,536, `seq` strictly ascending."""
@@ -65,30 +69,79 @@ class SegmentRows:
     codes: VectorCodes  # of the vectors
     seq: IntArray  # [n] the number of each reference
     order: IntArray  # [n] the number of its person
-    person_ids: Sequence[str]  # [n] UUIDs
+    person_ids: ByteArray  # [n, 16] the bytes of UUIDs
     boxes: FloatArray  # [n, 4] xyxy in pixels of the upright original
-    image_hashes: Sequence[tuple[str, ...]]  # [n] the hashes of its photo, in any number
+    images: ImageTable  # of their photos, in any order
+
+    def __len__(self) -> int:
+        return len(self.seq)
+
+    @property
+    def columns(self) -> dict[str, npt.NDArray[Any]]:
+        """The content of each section of the file."""
+        high, low, of_rows = self.images
+        by_digest = np.lexsort((of_rows, low, high))
+        keys = np.ascontiguousarray(self.person_ids).reshape(-1).view(">u8")[::2].astype(np.uint64)
+        by_person = np.argsort(keys, kind="stable")
+        return {
+            **self.codes._asdict(),
+            "vectors": self.vectors,
+            "seq": self.seq,
+            "order": self.order,
+            "person_ids": self.person_ids,
+            "boxes": self.boxes,
+            "person_keys": keys[by_person],
+            "person_rows": by_person.astype(np.uint32),
+            "image_high": high[by_digest],
+            "image_low": low[by_digest],
+            "image_rows": of_rows[by_digest].astype(np.uint32),
+        }
+
+    @classmethod
+    def joined(cls, parts: Sequence[SegmentRows]) -> SegmentRows:
+        """All rows, part after part."""
+        starts = np.cumsum([0, *map(len, parts)])
+        images = [
+            part.images._replace(rows=part.images.rows + start) for part, start in zip(parts, starts, strict=False)
+        ]
+        return cls(
+            np.concatenate([part.vectors for part in parts]),
+            VectorCodes(*map(np.concatenate, zip(*(part.codes for part in parts), strict=True))),
+            np.concatenate([part.seq for part in parts]),
+            np.concatenate([part.order for part in parts]),
+            np.concatenate([part.person_ids for part in parts]),
+            np.concatenate([part.boxes for part in parts]),
+            ImageTable(*map(np.concatenate, zip(*images, strict=True))),
+        )
 
 
-def codes_of(vectors: FloatArray, quantize: Quantize | None = None) -> VectorCodes:
-    """The int8 copy of `vectors` [n, d], finite and not zero. `quantize` is the compiled `int8_kernels.quantize` if
-    there is one; without it NumPy does the same: only the last bit of an error may differ."""
+def uuid_bytes(texts: Sequence[str]) -> ByteArray:
+    """[n, 16] the bytes of these UUIDs."""
+    return np.frombuffer(b"".join(uuid.UUID(text).bytes for text in texts), np.uint8).reshape(-1, _ID_BYTES)
+
+
+def image_table(hashes: Sequence[tuple[str, ...]], image_key: bytes) -> ImageTable:
+    """Of the hashes of each row's photo."""
+    of_rows = [(row, text) for row, texts in enumerate(hashes) for text in dict.fromkeys(texts)]
+    digests = b"".join(_digest(text, image_key) for _, text in of_rows)
+    halves = np.frombuffer(digests, ">u8").astype(np.uint64).reshape(-1, 2)
+    return ImageTable(halves[:, 0], halves[:, 1], np.array([row for row, _ in of_rows], np.int64))
+
+
+def codes_of(vectors: FloatArray) -> VectorCodes:
+    """The int8 copy of `vectors` [n, d], finite and not zero: what `int8_kernels.quantize` makes, but for the last bit
+    of an error."""
     rows, size = vectors.shape
     made = VectorCodes(np.empty((rows, size), np.int8), np.empty(rows, np.float32), np.empty(rows, np.float32))
     for start in range(0, rows, _CHUNK_ROWS):
         chunk = slice(start, start + _CHUNK_ROWS)
-        part = np.ascontiguousarray(vectors[chunk], np.float32)
-        (quantize or _quantize)(part, made.codes[chunk], made.scales[chunk], made.errors[chunk])
+        exact = vectors[chunk].astype(np.float64)
+        made.scales[chunk] = np.abs(vectors[chunk]).max(axis=1) / np.float32(127.0)
+        units = made.scales[chunk].astype(np.float64)[:, None]
+        rounded: DoubleArray = np.rint(exact / units).clip(-127.0, 127.0)
+        made.codes[chunk] = rounded
+        made.errors[chunk] = _norms(exact - units * rounded) * _MEASURED
     return made
-
-
-def _quantize(vectors: FloatArray, codes: npt.NDArray[np.int8], scales: FloatArray, errors: FloatArray) -> None:
-    """`int8_kernels.quantize` in NumPy."""
-    scales[:] = np.abs(vectors).max(axis=1) / np.float32(127.0)
-    exact, units = vectors.astype(np.float64), scales.astype(np.float64)[:, None]
-    rounded: DoubleArray = np.rint(exact / units).clip(-127.0, 127.0)
-    codes[:] = rounded
-    errors[:] = _norms(exact - units * rounded) * _MEASURED
 
 
 def _norms(rows: DoubleArray) -> DoubleArray:
@@ -110,7 +163,7 @@ def write(folder: Folder, relative: str, key: SegmentKey, rows: SegmentRows, ima
         raise ValueError(f"a segment has 1 to {MAX_ROWS} rows, not {len(rows.seq)}")
     if not image_key:
         raise ValueError("without a key anybody could test which photos a segment has")
-    columns = _columns(rows, image_key)
+    columns = rows.columns
     hashes = len(columns["image_rows"])
     header = Header.of(key, len(rows.seq), hashes, _max_norm(rows.vectors), image_key)
     _require_valid(header, columns)
@@ -126,23 +179,6 @@ def write(folder: Folder, relative: str, key: SegmentKey, rows: SegmentRows, ima
     return header.file_bytes
 
 
-def _columns(rows: SegmentRows, image_key: bytes) -> dict[str, npt.NDArray[Any]]:
-    """The content of each section."""
-    if len(rows.image_hashes) != len(rows.seq):
-        raise ValueError(f"{len(rows.seq)} rows cannot have the images of {len(rows.image_hashes)}")
-    person_ids = np.frombuffer(b"".join(uuid.UUID(text).bytes for text in rows.person_ids), np.uint8)
-    return {
-        **rows.codes._asdict(),
-        "vectors": rows.vectors,
-        "seq": rows.seq,
-        "order": rows.order,
-        "person_ids": person_ids.reshape(-1, _ID_BYTES),
-        "boxes": rows.boxes,
-        **_person_table(person_ids),
-        **_image_table(rows.image_hashes, image_key),
-    }
-
-
 def _require_valid(header: Header, columns: dict[str, npt.NDArray[Any]]) -> None:
     for name, section in header.sections.items():
         column = columns[name]
@@ -156,23 +192,6 @@ def _max_norm(vectors: FloatArray) -> float:
     """The largest L2 norm of `vectors` [n, d], in float64."""
     chunks = (vectors[start : start + _CHUNK_ROWS] for start in range(0, len(vectors), _CHUNK_ROWS))
     return float(np.max([_norms(chunk.astype(np.float64)).max() for chunk in chunks]))
-
-
-def _person_table(person_ids: ByteArray) -> dict[str, npt.NDArray[Any]]:
-    """The sorted lookup table of the persons' ids: 16 bytes each, in the order of the rows."""
-    keys = person_ids.view(">u8")[::2].astype(np.uint64)
-    order = np.argsort(keys, kind="stable")
-    return {"person_keys": keys[order], "person_rows": order.astype(np.uint32)}
-
-
-def _image_table(image_hashes: Sequence[tuple[str, ...]], image_key: bytes) -> dict[str, npt.NDArray[Any]]:
-    """The sorted lookup table of the hashes of each row's photo."""
-    of_rows = [(row, text) for row, hashes in enumerate(image_hashes) for text in dict.fromkeys(hashes)]
-    digests = b"".join(_digest(text, image_key) for _, text in of_rows)
-    halves = np.frombuffer(digests, ">u8").astype(np.uint64).reshape(-1, 2)
-    rows = np.array([row for row, _ in of_rows], np.uint32)
-    order = np.lexsort((rows, halves[:, 1], halves[:, 0]))
-    return {"image_high": halves[order, 0], "image_low": halves[order, 1], "image_rows": rows[order]}
 
 
 def _digest(image_hash: str, image_key: bytes) -> bytes:
@@ -194,8 +213,8 @@ def _parts(header: Header, columns: dict[str, npt.NDArray[Any]]) -> Iterator[mem
 
 
 class Segment:
-    """An open segment of n references, read-only. Any number of threads may read it; nothing in it changes, even if the
-    file is replaced or deleted. The file must not be changed in place.
+    """An open segment of n references, read-only: a `FrozenPart` of an index. Any number of threads may read it.
+    Nothing in it changes, even if the file is replaced or deleted. The file must not be changed in place.
 
     Reading rows, and looking up persons and images, raises StoreDamaged if a block is not as it was written.
     """
@@ -204,6 +223,7 @@ class Segment:
         """See `open`."""
         self.key = header.key
         self.max_norm = header.max_norm  # of the vectors, float64
+        self.dead: IntArray = np.empty(0, np.int64)  # [t] the rows of references that were removed since, ascending
         self._header = header
         self._mapped = mapped
         self._image_key = image_key
@@ -225,11 +245,14 @@ class Segment:
         self._image_rows: MappedRows[np.uint32] = self._rows("image_rows")
 
     @classmethod
-    def open(cls, folder: Folder, relative: str, key: SegmentKey, image_key: bytes) -> Segment:
-        """Maps the file, on a read-only disk as well. Takes the same time for any number of rows.
+    def open(
+        cls, folder: Folder, relative: str, key: SegmentKey, image_key: bytes, removed: IntArray | None = None
+    ) -> Segment:
+        """Maps the file, on a read-only disk as well. Takes the same time for any number of rows. `removed`: numbers of
+        references that were removed, of this segment or others.
 
         Raises SegmentUnusable if it is missing, damaged in header or checksums, cut off, a link, of something else than
-        `key`, or was written under another `image_key`.
+        `key`, or was written under another `image_key`; StoreDamaged if the numbers of its references are damaged.
         """
         try:
             mapped = _map(folder, relative)
@@ -244,7 +267,10 @@ class Segment:
             raise SegmentUnusable(f"it has {len(mapped)} bytes, not {header.file_bytes}")
         if zlib.crc32(mapped[header.end : -SUM_BYTES]) != int.from_bytes(mapped[-SUM_BYTES:], "little"):
             raise SegmentUnusable("its checksums are not as they were written")
-        return cls(folder, relative, header, mapped, image_key)
+        segment = cls(folder, relative, header, mapped, image_key)
+        if removed is not None and len(removed):
+            segment.dead = np.flatnonzero(np.isin(segment.seq.checked(0, len(segment)), removed))
+        return segment
 
     def __len__(self) -> int:
         """The number of references, n."""
@@ -272,6 +298,24 @@ class Segment:
         same = self._image_low.checked(found.start, found.stop) == _number(digest[_HALF:])
         rows: list[int] = self._image_rows.checked(found.start, found.stop)[same].tolist()
         return rows
+
+    def live(self) -> SegmentRows:
+        """The rows that are not removed, in memory."""
+        kept = np.setdiff1d(np.arange(len(self)), self.dead)
+        moved = np.full(len(self), -1)
+        moved[kept] = np.arange(len(kept))
+        hashes = len(self._image_rows)
+        rows = moved[self._image_rows.checked(0, hashes)]
+        high, low = self._image_high.checked(0, hashes), self._image_low.checked(0, hashes)
+        return SegmentRows(
+            self.vectors.at(kept),
+            VectorCodes(self.codes.at(kept), self.scales.at(kept), self.errors.at(kept)),
+            self.seq.at(kept),
+            self.order.at(kept),
+            self.person_ids.at(kept),
+            self.boxes.at(kept),
+            ImageTable(high[rows >= 0], low[rows >= 0], rows[rows >= 0]),
+        )
 
     def verify(self) -> str | None:
         """Reads the whole file: what the first damage in it is, or None."""

@@ -1,0 +1,209 @@
+"""The index segments of directories: written from the references that none has, merged, and rewritten without removed
+ones.
+
+A directory's references are numbered in the order in which they came. Each segment (core.segments) has those of a range
+of numbers, the ranges ascend, and the references after the last one are the tail: they are read from the catalog and
+the embedding shards. A removed reference that is in a segment leaves a row in core.tombstones. A new file is written
+first, then one transaction names it and lists the files that it takes the place of. Nobody else writes segments at the
+same time: callers of a store that others use hold its `embeddings_lock`.
+
+A segment is derived. If it is damaged, the directory's segments are forgotten, and written again.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from pipeline.errors import StoreDamaged
+from pipeline.store.catalog.connection import Catalog, OpenStore
+from pipeline.store.catalog.directories import directory_ids, drop_segments
+from pipeline.store.catalog.references import (
+    SegmentRow,
+    SegmentSecrets,
+    hashes_of,
+    last_in_segments,
+    load_embeddings,
+    reference_rows,
+    segment_rows,
+    tail_numbers,
+)
+from pipeline.store.cleanup import delete_later, unlink_pending
+from pipeline.store.files import segments
+from pipeline.store.files.segment_header import MAX_ROWS, SegmentKey, SegmentUnusable
+from pipeline.store.files.segments import Segment, SegmentRows
+from pipeline.types import FloatArray, IntArray, boxes_of
+
+FOLD_ROWS: Final = 256  # references that are worth a segment; fewer are read as fast without
+_PIECE_ROWS: Final = 1024  # vectors that are read at once: other work of the catalog comes in between
+_GROWTH: Final = 2  # a segment is merged with new rows, if it has at most so many times as many
+_DEAD_SHARE: Final = 0.25  # of the rows of a segment that is rewritten without them
+# A removed reference is erased if its person or face is. One that was only replaced stays until its segment is written
+# anew.
+_TO_ERASE: Final = """
+    SELECT t.directory_id, t.seq FROM core.tombstones t LEFT JOIN core.faces f ON f.face_id = t.face_id
+    WHERE t.generation = ? AND (t.erase OR f.outcome IN ('removed', 'rejected'))
+"""
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """A segment to be written."""
+
+    directory: int
+    replaced: Sequence[SegmentRow]  # next to each other; it has their references
+    removed: IntArray  # but for those with these numbers
+    tail: IntArray  # the numbers of references behind them that it has
+
+
+def fold(store: OpenStore, least: int = FOLD_ROWS, directories: Sequence[int] | None = None) -> int:
+    """Writes the tails of at least so many references into segments, and merges small ones; of all directories or of
+    these. Returns how many segments it wrote. Raises StoreDamaged, StoreFull, StoreUnwritable."""
+    written = 0
+    for directory in store.submit(directory_ids) if directories is None else directories:
+        while (plan := store.submit(_tail_plan, directory, least)) is not None:
+            _write(store, plan)
+            written += 1
+    return written
+
+
+def rewrite(store: OpenStore) -> None:
+    """Writes segments anew without what is to be erased, or of which many rows are removed. Raises as `fold`."""
+    for plan in store.submit(_rewriting_plans):
+        _write(store, plan)
+
+
+def to_erase(catalog: Catalog) -> list[str]:
+    """The segments that have a reference that is to be erased."""
+    return [plan.replaced[0].file for plan in _rewriting_plans(catalog, only_erasing=True)]
+
+
+def forget(catalog: Catalog, directory: int) -> None:
+    """Forgets the directory's segments: all its references are the tail. Their files are deleted later."""
+    with catalog.transaction("fold"):
+        drop_segments(catalog, directory)
+
+
+# Plans
+
+
+def _tail_plan(catalog: Catalog, directory: int, least: int) -> _Plan | None:
+    """The next segment of the tail, merged with the last ones while they are small; None if it has too few rows."""
+    known = segment_rows(catalog, directory)
+    last, later = last_in_segments(catalog, directory), "generation = ? AND seq > ?"
+    if catalog.one(f"SELECT count(*) FROM core.reference_faces WHERE {later}", [catalog.generation, last]) < least:
+        return None  # which tells it at once, though some may be of other directories
+    tail = tail_numbers(catalog, directory, MAX_ROWS)
+    count = len(tail)
+    if count < max(least, 1):
+        return None
+    replaced: list[SegmentRow] = []
+    while known and known[-1].rows <= _GROWTH * count and known[-1].rows + count <= MAX_ROWS:
+        replaced.insert(0, known.pop())
+        count += replaced[0].rows
+    return _Plan(directory, replaced, _removed(catalog, directory, replaced), tail)
+
+
+def _rewriting_plans(catalog: Catalog, *, only_erasing: bool = False) -> list[_Plan]:
+    if not catalog.rows("SELECT 1 FROM core.tombstones LIMIT 1"):
+        return []
+    due = set(catalog.rows(_TO_ERASE, [catalog.generation]))
+    plans = []
+    for directory in directory_ids(catalog):
+        for row in segment_rows(catalog, directory):
+            removed = _removed(catalog, directory, [row])
+            many = len(removed) >= _DEAD_SHARE * row.rows and not only_erasing
+            if many or any((directory, seq) in due for seq in removed.tolist()):
+                plans.append(_Plan(directory, [row], removed, np.empty(0, np.int64)))
+    return plans
+
+
+def _removed(catalog: Catalog, directory: int, rows: Sequence[SegmentRow]) -> IntArray:
+    """The numbers of removed references in these segments, which are next to each other."""
+    if not rows:
+        return np.empty(0, np.int64)
+    found = catalog.column(
+        "SELECT seq FROM core.tombstones WHERE generation = ? AND directory_id = ? AND seq BETWEEN ? AND ? ORDER BY 1",
+        [catalog.generation, directory, rows[0].first_seq, rows[-1].last_seq],
+    )
+    return np.array(found, np.int64)
+
+
+# Writing
+
+
+def _write(store: OpenStore, plan: _Plan) -> None:
+    """Writes the planned segment, and names it."""
+    secrets = store.submit(SegmentSecrets.of)
+    key = SegmentKey(secrets.store, store.generation, plan.directory, store.identity.embedding_size)
+    try:
+        opened = [Segment.open(store.folder, row.file, key, secrets.images, plan.removed) for row in plan.replaced]
+        parts = [segment.live() for segment in opened]
+    except (SegmentUnusable, StoreDamaged) as exc:
+        _log.warning("the index segments of a directory are damaged, and made again from the embeddings: %s", exc)
+        store.submit(forget, plan.directory)
+        return
+    pieces = range(0, len(plan.tail), _PIECE_ROWS)
+    parts += [store.submit(_piece, plan.directory, plan.tail[start : start + _PIECE_ROWS]) for start in pieces]
+    rows = SegmentRows.joined(parts)
+    written = None
+    if len(rows):
+        first, last = int(rows.seq[0]), int(rows.seq[-1])
+        file = f"references/g{store.generation:04d}/{plan.directory}-{first}-{str(uuid.uuid4())[:8]}.segment"
+        written = SegmentRow(file, len(rows), first, last)
+        segments.write(store.folder, file, key, rows, secrets.images)
+    if not store.submit(_name, plan, written, rows.seq) and written is not None:
+        store.folder.unlink(written.file)
+    unlink_pending(store)
+
+
+def _piece(catalog: Catalog, directory: int, numbers: IntArray) -> SegmentRows:
+    """What a segment has of the references with these numbers that are still there."""
+    rows = reference_rows(catalog, directory, int(numbers[0]), int(numbers[-1]))
+    return rows_of(rows, load_embeddings(catalog, rows["face_id"].to_numpy()), SegmentSecrets.of(catalog).images)
+
+
+def rows_of(references: pa.Table, vectors: FloatArray, image_key: bytes) -> SegmentRows:
+    """What a segment has of these references (`reference_rows`), with their vectors."""
+    return SegmentRows(
+        vectors,
+        segments.codes_of(vectors),
+        references["reference_seq"].to_numpy(),
+        references["seq"].to_numpy(),
+        segments.uuid_bytes(references["person_id"].to_pylist()),
+        boxes_of(references),
+        segments.image_table(hashes_of(references), image_key),
+    )
+
+
+def _name(catalog: Catalog, plan: _Plan, written: SegmentRow | None, numbers: IntArray) -> bool:
+    """The transaction: the segment takes the place of others. False: the directory was deleted meanwhile. What was
+    removed since it was planned is erased with the next `rewrite`."""
+    generation, directory = catalog.generation, plan.directory
+    files = [row.file for row in plan.replaced]
+    known = {row.file for row in segment_rows(catalog, directory)}
+    if not known.issuperset(files) or directory not in directory_ids(catalog):
+        return False
+    tables = {"gone": pa.table({"seq": plan.removed}), "named": pa.table({"seq": numbers})}
+    with catalog.tables(**tables), catalog.transaction("fold"):
+        catalog.execute("DELETE FROM core.segments WHERE file IN (SELECT unnest(?::VARCHAR[]))", [files])
+        here = "generation = ? AND directory_id = ? AND seq IN (SELECT seq FROM gone)"
+        catalog.execute(f"DELETE FROM core.tombstones WHERE {here}", [generation, directory])
+        if written is not None:
+            catalog.insert("segments", [{"generation": generation, "directory_id": directory, **vars(written)}])
+            # A removal in between left no tombstone if the reference was in no segment yet.
+            catalog.execute(
+                "INSERT INTO core.tombstones SELECT $1, $2, seq, NULL, NULL, true FROM named WHERE seq NOT IN"
+                " (SELECT seq FROM core.reference_faces WHERE generation = $1 AND seq BETWEEN $3 AND $4)"
+                " AND seq NOT IN (SELECT seq FROM core.tombstones WHERE generation = $1 AND directory_id = $2)",
+                [generation, directory, written.first_seq, written.last_seq],
+            )
+        delete_later(catalog, files)
+    return True
