@@ -89,10 +89,7 @@ class Directory(Records):
         embedding_size: int,
         stored: Stored,
         device: str = HOST,
-        *,
-        quantized: bool = False,
     ) -> None:
-        """`quantized`: for searches of a few faces at a time, as `ReferenceIndex` has it."""
         super().__init__(stored)
         self.account_id = account_id
         self.name = name
@@ -101,7 +98,7 @@ class Directory(Records):
         self.in_doubt = False  # a change failed half-way: the store may hold more or less than this
         self.changed = Changed()
         self._stored = stored
-        self._new_index = partial(ReferenceIndex, embedding_size, device, quantized=quantized)
+        self._new_index = partial(ReferenceIndex, embedding_size, device, quantized=True)
         self._reading = threading.Lock()  # while the index is read
         self._maps = threading.Lock()  # held briefly, while the index and what follows are changed or read together
         self._index = self._new_index()
@@ -221,10 +218,9 @@ def _seq_of(person_id: str, change: Change, committed: Committed) -> int:
 class Directories:
     """The directories of a store in memory, each read when it is first used."""
 
-    def __init__(self, client: LocalStore, device: str = HOST, *, quantized: bool = False) -> None:
+    def __init__(self, client: LocalStore, device: str = HOST) -> None:
         self._client = client
         self.device = device
-        self._quantized = quantized
         self._lock = threading.Lock()
         self._loaded: dict[tuple[int, str], Directory] = {}
         self._uses: dict[tuple[int, str], int] = {}
@@ -249,7 +245,7 @@ class Directories:
         with self._lock:
             if key not in self._loaded:
                 size, stored = self._client.identity.embedding_size, StoredDirectory(self._client, account_id, name)
-                self._loaded[key] = Directory(account_id, name, size, stored, self.device, quantized=self._quantized)
+                self._loaded[key] = Directory(account_id, name, size, stored, self.device)
             directory = self._loaded[key]
             self._uses[key] = self._uses.get(key, 0) + 1
         try:

@@ -33,8 +33,7 @@ class IdentityService:
 
     def __init__(self, client: LocalStore, extractor: BatchExtractor, decoder: Decoder, settings: Settings) -> None:
         self._client = client
-        # A request brings a few faces: on a CPU, a quantized copy finds them sooner.
-        self.directories = Directories(client, resolve_device(settings.run.device), quantized=True)
+        self.directories = Directories(client, resolve_device(settings.run.device))
         self.batcher = MicroBatcher(
             extractor,
             max_images=settings.run.batch_images,

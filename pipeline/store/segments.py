@@ -41,7 +41,7 @@ from pipeline.store.files.segments import Segment, SegmentRows
 from pipeline.types import FloatArray, IntArray, boxes_of
 
 FOLD_ROWS: Final = 256  # references that are worth a segment; fewer are read as fast without
-_PIECE_ROWS: Final = 1024  # vectors that are read at once: other work of the catalog comes in between
+_PIECE_ROWS: Final = 4096  # vectors that are read at once: other work of the catalog comes in between
 _GROWTH: Final = 2  # a segment is merged with new rows, if it has at most so many times as many
 _DEAD_SHARE: Final = 0.25  # of the rows of a segment that is rewritten without them
 # A removed reference is erased if its person or face is. One that was only replaced stays until its segment is written
