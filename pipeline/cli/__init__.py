@@ -38,6 +38,7 @@ COMMANDS = {
     "serve": "pipeline.cli.serve",
     "check": "pipeline.cli.store",
     "export": "pipeline.cli.store",
+    "migrate": "pipeline.cli.store",
     "evaluate": "pipeline.cli.evaluate",
     "calibrate": "pipeline.cli.evaluate",
     "bench": "pipeline.cli.evaluate",

@@ -1,4 +1,4 @@
-"""`facepipe check`, `export` and `report`."""
+"""`facepipe check`, `export`, `migrate` and `report`."""
 
 from __future__ import annotations
 
@@ -82,6 +82,28 @@ def export(store: Path, to: Path, as_json: bool) -> None:
         rows = opened.export(to)
     lines = [f"{name + '.parquet':<20}{count} rows" for name, count in rows.items()]
     emit({"to": str(to), "rows": rows}, [*lines, f"in {to}"], as_json)
+
+
+@click.command()
+@store_option
+@output_options
+def migrate(store: Path, as_json: bool) -> None:
+    """Bring a store of an earlier version up to this one now.
+
+    Any command does it when it needs to: the tables when it opens the store, and the index of a directory when it
+    first searches there, which takes about half a minute for a million people. This does all of it at once. It may be
+    stopped at any time, and goes on when it is called again.
+
+    
+    Example:
+      facepipe migrate --store ~/people
+    """
+    from pipeline.jobs.store import open_store
+
+    with open_store(store, command="migrate") as opened, LongWork() as long:
+        segments = opened.migrate(progress=long.progress)
+    result = {"segments": len(segments), "references": sum(segments)}
+    emit(result, [f"{store} is of this version: {sum(segments)} references in {len(segments)} index segments"], as_json)
 
 
 @click.command()

@@ -407,6 +407,11 @@ class Store(RunFiles):
         return self.local.check(repair=repair, progress=advance)
 
     @verb
+    def migrate(self, *, progress: Progress | None = None) -> list[int]:
+        """See `LocalStore.migrate`."""
+        return self.local.migrate(progress)
+
+    @verb
     def export(self, to: Path) -> dict[str, int]:
         """Writes the tables as Parquet files into the new or empty folder `to`; returns the rows of each. Raises
         UsageError, StoreFull and StoreUnwritable of the target."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -52,6 +53,7 @@ from pipeline.store.records import (
     ShardCommit,
     StoreIdentity,
 )
+from pipeline.types import Progress
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -265,13 +267,13 @@ class LocalStore(RunFiles):
         if here is None or self._catalog.read_only:
             return self._references(account_id, directory)
         with self.embeddings_lock:
-            segments.fold(self, _MANY, [here])
+            self._fold_segments(_MANY, [here])
             try:
                 return self.submit(references.references, account_id, directory)
             except SegmentUnusable as exc:
                 _log.warning("the index segments of %s are made again from the embeddings: %s", directory, exc)
                 self.submit(segments.forget, here)
-                segments.fold(self, directories=[here])
+                self._fold_segments(0, [here])
         return self._references(account_id, directory)
 
     def _references(self, account_id: int, directory: str) -> References:
@@ -281,6 +283,17 @@ class LocalStore(RunFiles):
             return self.submit(references.references, account_id, directory, mapped=False)
 
     # The whole store
+
+    def migrate(self, progress: Progress | None = None) -> list[int]:
+        """Writes the references that are in no index segment into some, as the first use of a directory does: of a
+        store of an earlier version these are all. Returns the size of each segment."""
+        with self.embeddings_lock:
+            if progress is not None:
+                progress.start("index", self.submit(segments.waiting))
+            for count in segments.fold(self):
+                if progress is not None:
+                    progress.advance(count)
+            return self.submit(Catalog.column, 'SELECT "rows" FROM core.segments ORDER BY first_seq')
 
     read_table = read_table
 
@@ -315,7 +328,7 @@ class LocalStore(RunFiles):
         with self.embeddings_lock:
             erasure.erase(self)
             moved = compaction.compact(self, min_pending)
-            segments.fold(self)
+            self._fold_segments(min_pending)
             self.submit(replaced_images.forget_old)
             return moved
 
@@ -398,8 +411,11 @@ class LocalStore(RunFiles):
         fill one. In pieces, so that requests come in between; nobody has to wait for it. After a crash the next opening
         and loading do the rest."""
         self.unlink_needless()
+        self._fold_segments(MAX_ROWS)
+
+    def _fold_segments(self, least: int = 0, directories: Sequence[int] | None = None) -> None:
         with self.embeddings_lock:
-            segments.fold(self, MAX_ROWS)
+            deque(segments.fold(self, least, directories), 0)
 
     @contextmanager
     def images_ahead(self, account_id: int, images: Sequence[Picture]) -> Iterator[dict[str, Row]]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -63,15 +63,14 @@ class _Plan:
     tail: IntArray  # the numbers of references behind them that it has
 
 
-def fold(store: OpenStore, least: int = FOLD_ROWS, directories: Sequence[int] | None = None) -> int:
-    """Writes the tails of at least so many references into segments, and merges small ones; of all directories or of
-    these. Returns how many segments it wrote. Raises StoreDamaged, StoreFull, StoreUnwritable."""
-    written = 0
+def fold(store: OpenStore, least: int = 0, directories: Sequence[int] | None = None) -> Iterator[int]:
+    """Writes the tails of at least `least` references (and FOLD_ROWS) into segments, and merges small ones; of all
+    directories, or of these. Yields how many references of the tail each got. Raises StoreDamaged, StoreFull,
+    StoreUnwritable."""
     for directory in store.submit(directory_ids) if directories is None else directories:
-        while (plan := store.submit(_tail_plan, directory, least)) is not None:
+        while (plan := store.submit(_tail_plan, directory, max(least, FOLD_ROWS))) is not None:
             _write(store, plan)
-            written += 1
-    return written
+            yield len(plan.tail)
 
 
 def rewrite(store: OpenStore) -> None:
@@ -83,6 +82,11 @@ def rewrite(store: OpenStore) -> None:
 def to_erase(catalog: Catalog) -> list[str]:
     """The segments that have a reference that is to be erased."""
     return [plan.replaced[0].file for plan in _rewriting_plans(catalog, only_erasing=True)]
+
+
+def waiting(catalog: Catalog) -> int:
+    """How many references are in no segment."""
+    return sum(len(tail_numbers(catalog, directory, 2**62)) for directory in directory_ids(catalog))
 
 
 def forget(catalog: Catalog, directory: int) -> None:
@@ -102,7 +106,7 @@ def _tail_plan(catalog: Catalog, directory: int, least: int) -> _Plan | None:
         return None  # which tells it at once, though some may be of other directories
     tail = tail_numbers(catalog, directory, MAX_ROWS)
     count = len(tail)
-    if count < max(least, 1):
+    if count < least:
         return None
     replaced: list[SegmentRow] = []
     while known and known[-1].rows <= _GROWTH * count and known[-1].rows + count <= MAX_ROWS:

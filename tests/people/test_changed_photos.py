@@ -584,7 +584,7 @@ def test_beside_a_server_what_is_put_right_meanwhile_counts(
         assert done.changed == 1
         if service is not None:
             with service.directories.using(1, "main") as opened:
-                records = {record.person_id: record.name for record in opened.records()}
+                records = {record.person_id: record.name for record in opened.everybody()}
     assert problems(archive.store) == []
     row = archive.faces().get(("a.png", 0))
     if wanted is _forgotten:

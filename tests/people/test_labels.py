@@ -149,7 +149,7 @@ def test_a_folder_that_is_renamed_renames_its_person(nights: Nights, held: Ident
     assert nights.by_folders().labels_changed == 0
     if held is not None:
         with held.directories.using(1, "main") as opened:
-            assert sorted(str(record.name) for record in opened.records()) == ["Berta", "Cid"]
+            assert sorted(str(record.name) for record in opened.everybody()) == ["Berta", "Cid"]
     assert nights.with_people(lambda people: people.undo(origin="label")).kind == "label"
     assert nights.names() == {"a": "Anna", "b": "Anna", "c": "Cid"}
     assert nights.by_folders().labels_changed == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import PurePosixPath
@@ -118,7 +119,7 @@ def repair_store(store: LocalStore, report: CheckReport) -> list[Problem]:
 
     with store.embeddings_lock:
         store.submit(work)
-        segments.fold(store)
+        deque(segments.fold(store), 0)
     return [_with_what_was_done(problem) for problem in repaired]
 
 
