@@ -74,8 +74,9 @@ def _lower_priority() -> None:
 class Housekeeper:
     """A thread that folds posted embeddings into shards (`LocalStore.fold`) when many wait, or after a quiet while."""
 
-    def __init__(self, client: LocalStore, interval_s: float = _INTERVAL_S) -> None:
+    def __init__(self, client: LocalStore, directories: Directories, interval_s: float = _INTERVAL_S) -> None:
         self._client = client
+        self._directories = directories
         self._interval_s = interval_s
         self._changed = False  # since the last look
         self._dirty = True  # since the last fold; the opening may have left something to erase
@@ -104,6 +105,7 @@ class Housekeeper:
     def _fold(self, least: int) -> None:
         try:
             self._client.fold(least)
+            self._directories.map_tails()
         except Exception:  # noqa: BLE001 - nothing must end the thread
             _log.exception("folding failed; it will be tried again")
             self._dirty = True

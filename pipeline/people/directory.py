@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -26,6 +26,8 @@ from pipeline.people.locks import DirectoryLock, SharedLock
 from pipeline.people.records import Records, Stored, StoredDirectory
 from pipeline.runtime.device import HOST
 from pipeline.store import Change, Committed, LocalStore, References, Segment
+
+MAX_TAIL: Final = 2**16  # references in memory, until they are mapped
 
 
 class PersonIds:
@@ -164,6 +166,20 @@ class Directory(Records):
         self._index, self._shown = index, found.number
         self._person_ids = PersonIds(found.segments, found.person_ids)
 
+    def map_tail(self) -> None:
+        """Maps the references that were written into segments since the index was read, instead of keeping them in
+        memory. The caller has the lock alone."""
+        with self._reading:
+            found = self._stored.references()
+            with self._maps:
+                self._take_index(found)
+                self._show()
+
+    @property
+    def tail(self) -> int:
+        """How many references of the index are in memory."""
+        return len(self._index) - self._index.tail_start
+
     def apply(self, change: Change, committed: Committed) -> None:
         """Brings the directory to its state after a committed change. The caller has the lock."""
         self.follow(change, committed)
@@ -236,6 +252,14 @@ class Directories:
         """The directories in memory."""
         with self._lock:
             return list(self._loaded.values())
+
+    def map_tails(self, least: int = MAX_TAIL) -> None:
+        """After segments were written: maps long tails. On a device all references are copied, so there it is not worth
+        it."""
+        for directory in self.all() if self.device == HOST else ():
+            if directory.tail >= least:
+                with self.writing(directory):
+                    directory.map_tail()
 
     @contextmanager
     def using(self, account_id: int, name: str) -> Iterator[Directory]:

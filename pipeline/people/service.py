@@ -46,7 +46,7 @@ class IdentityService:
         self._corrections = Corrections(client, self.directories, decoder, unique_external_ids=unique)
         self._shard_work = LongWork("shards")
         self._shards = ShardEnroller(client, self.directories, decoder, self._shard_work.urgent)
-        self._housekeeper = Housekeeper(client)
+        self._housekeeper = Housekeeper(client, self.directories)
 
     def load(self) -> None:
         """Prepares a server: reads all directories, so that no request waits for that, and lets the housekeeper fold
