@@ -158,9 +158,7 @@ def cost_of_server(place: Place) -> Cost:
         wall = time.perf_counter() - begun
         stat = Path(f"/proc/{server.pid}/stat").read_text().rpartition(")")[2].split()
         processor = (int(stat[11]) + int(stat[12])) / os.sysconf("SC_CLK_TCK")
-        status = Path(f"/proc/{server.pid}/status").read_text()
-        memory = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("RssAnon:"))
-        return Cost(processor, wall, {}, memory * 1024)
+        return Cost(processor, wall, {}, own_memory(server.pid))
     finally:
         server.terminate()
         server.wait()
@@ -171,6 +169,12 @@ def _is_ready() -> bool:
         return httpx.get(f"http://127.0.0.1:{_PORT}/readyz").status_code == 200
     except httpx.TransportError:
         return False
+
+
+def own_memory(process: int | str) -> int:
+    """RssAnon of a process, in bytes: what it shares with no file."""
+    status = Path(f"/proc/{process}/status").read_text()
+    return 1024 * next(int(line.split()[1]) for line in status.splitlines() if line.startswith("RssAnon:"))
 
 
 def evict(folder: Path) -> None:
