@@ -404,7 +404,10 @@ class Store(RunFiles):
         """Reads the whole store; with `repair`, repairs what can be repaired without loss and reads it again.
         `progress` advances with each thing that is read in this process. Raises StoreUnwritable."""
         advance = None if progress is None else lambda _: progress.advance()
-        return self.local.check(repair=repair, progress=advance)
+        report = self.local.check(repair=repair, progress=advance)
+        if self.service is not None:
+            self.service.directories.map_again()  # segments that were written again
+        return report
 
     @verb
     def migrate(self, *, progress: Progress | None = None) -> list[int]:
@@ -427,15 +430,17 @@ class Store(RunFiles):
         return self.service
 
     def directories(self, device: str | None = None) -> Directories:
-        """Those of this process, which reads each once. `device`: where they must be searched."""
+        """Those of this process, which reads each once. `device`: where faces of photos are searched."""
         if self.service is not None:
             return self.service.directories
-        if self._directories is None or device not in (None, self._directories.device):
+        known = self._directories
+        if known is None or (device is not None and (known.device, known.quantized) != (device, True)):
             from pipeline.people.directory import Directories
 
             self.release()
-            self._directories = Directories(self.local, device or HOST)
-        return self._directories
+            self._directories = Directories(self.local, device or HOST, quantized=device is not None)
+            return self._directories
+        return known
 
     def _correct(self, request: CorrectionRequest, decoded: pa.Table | None = None) -> CorrectionAnswer:
         """In this process."""

@@ -105,7 +105,7 @@ class Housekeeper:
     def _fold(self, least: int) -> None:
         try:
             self._client.fold(least)
-            self._directories.map_tails()
+            self._directories.map_again()
         except Exception:  # noqa: BLE001 - nothing must end the thread
             _log.exception("folding failed; it will be tried again")
             self._dirty = True

@@ -252,7 +252,7 @@ class Plan:
     def _without_faces(self, person_ids: Sequence[str]) -> None:
         """Deletes persons without a name; their not-same constraints pass to the new root."""
         heirs: dict[str | None, str | None] = {}
-        for record in map(self.directory.record, person_ids):
+        for record in self.directory.those(person_ids):
             if has_name(record):
                 continue
             children = [p for p in self.directory.merged_set(record.person_id) if self._parent(p) == record.person_id]

@@ -328,10 +328,9 @@ def _unmerge(plan: Plan, request: CorrectionRequest) -> None:
     """If a user unmerges people, a constraint says that they are two."""
     two: dict[Fact, None] = {}
     for record in merging.unmerged(plan.directory, request.person_ids):
-        person = plan.directory.record(record.person_id)
-        root = plan.directory.root_id(person.person_id)
-        two.update(dict.fromkeys(two_people(person.person_id, one) for one in (root, str(person.parent_id))))
-        plan.update(person, parent_id=None)
+        root = plan.directory.root_id(record.person_id)
+        two.update(dict.fromkeys(two_people(record.person_id, one) for one in (root, str(record.parent_id))))
+        plan.update(record, parent_id=None)
     if request.origin == USER:
         plan.state(list(two))
 

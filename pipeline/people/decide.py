@@ -12,11 +12,12 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import ParamSpec, TypeVar
+from typing import Final, ParamSpec, TypeVar
 
 import numpy as np
 
 from pipeline.config import MatchSettings
+from pipeline.errors import StoreError
 from pipeline.extraction.rows import ExtractedFace
 from pipeline.matching.group import group_faces
 from pipeline.matching.match import Matcher
@@ -26,6 +27,7 @@ from pipeline.people.types import PostRequest
 from pipeline.store import FaceVector, ReferenceOrigin
 from pipeline.types import CENTER_POSE, CONTRAST, SHARPNESS, FaceBatch, IntArray, Outcome
 
+_TRIES: Final = 1000  # while somebody is deleted, who is gone from the catalog a moment before
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -129,7 +131,7 @@ def _batch(sightings: Sequence[Sighting]) -> FaceBatch:
 def decide_faces(directory: Directory, sightings: Sequence[Sighting], matcher: Matcher) -> Decision:
     """Decides each of n >= 1 faces in turn: a match, a new identity, or neither. Takes no lock."""
     faces = _batch(sightings)
-    while True:
+    for _ in range(_TRIES):
         view = directory.view()
         grouped = group_faces(faces, view.index, matcher)
         positions, inserted = grouped.position.tolist(), grouped.inserted.tolist()
@@ -146,6 +148,7 @@ def decide_faces(directory: Directory, sightings: Sequence[Sighting], matcher: M
                 outcome: Outcome = "inserted" if is_new else "matched"
                 decided.append(replace(s, outcome=outcome, person_id=person_id, score=score))
         return Decision(directory, view, decided, faces, grouped.position, matcher)
+    raise StoreError(message=f'The directory "{directory.name}" could not be read again after a failure.')
 
 
 def decide_person(directory: Directory, sighting: Sighting, person_id: str, matcher: Matcher) -> Decision:

@@ -12,7 +12,7 @@ import bisect
 import itertools
 import threading
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -25,7 +25,7 @@ from pipeline.matching.references import IndexView, ReferenceIndex
 from pipeline.people.locks import DirectoryLock, SharedLock
 from pipeline.people.records import Records, Stored, StoredDirectory
 from pipeline.runtime.device import HOST
-from pipeline.store import Change, Committed, LocalStore, References, Segment
+from pipeline.store import Change, Committed, LocalStore, References, Segment, segment_files
 
 MAX_TAIL: Final = 2**16  # references in memory, until they are mapped
 
@@ -91,7 +91,10 @@ class Directory(Records):
         embedding_size: int,
         stored: Stored,
         device: str = HOST,
+        *,
+        quantized: bool = False,
     ) -> None:
+        """`quantized`: for searches of a few faces at a time, as `ReferenceIndex` has it."""
         super().__init__(stored)
         self.account_id = account_id
         self.name = name
@@ -100,13 +103,14 @@ class Directory(Records):
         self.in_doubt = False  # a change failed half-way: the store may hold more or less than this
         self.changed = Changed()
         self._stored = stored
-        self._new_index = partial(ReferenceIndex, embedding_size, device, quantized=True)
+        self._new_index = partial(ReferenceIndex, embedding_size, device, quantized=quantized)
         self._reading = threading.Lock()  # while the index is read
         self._maps = threading.Lock()  # held briefly, while the index and what follows are changed or read together
         self._index = self._new_index()
         self._view: DirectoryView | None = None  # None: the index is not read yet
         self._shown = 0  # the last commit that the index shows
         self._missed: list[tuple[Change, Committed]] | None = None  # changes since it began to be read
+        self._files: Set[str] = frozenset()  # the segments that it maps
         self._person_ids = PersonIds([], [])
 
     def load(self) -> None:
@@ -114,12 +118,11 @@ class Directory(Records):
         it. Until that is done, and if it fails, the directory answers as before. The caller has the lock alone."""
         merges, was_all_kept = self._stored.merges(), self._all_kept
         with self._reading:
-            found = None if self._view is None else self._stored.references()
+            found = None if self._view is None else self._build(self._stored.references())
             self.take(merges)
             with self._maps:
                 if found is not None:
-                    self._take_index(found)
-                    self._show()
+                    self._take_index(*found)
                 self._count_change(corrected=True, of_faces=True)  # one may be committed that failed afterwards
         self.loaded, self.in_doubt = True, False
         if was_all_kept:
@@ -151,34 +154,43 @@ class Directory(Records):
         with self._maps:
             self._missed = []
         try:
-            found = self._stored.references()
+            self._stored.fold()
+            found = self._build(self._stored.references())
             with self._maps:
-                self._take_index(found)
-                for change, committed in self._missed:
-                    self._change_index(change, committed)
-                return self._show()
+                return self._take_index(*found, self._missed)
         finally:
             self._missed = None
 
-    def _take_index(self, found: References) -> None:
+    def _build(self, found: References) -> tuple[ReferenceIndex, References]:
         index = self._new_index(frozen=found.segments)
         index.append(found.vectors, found.orders, found.image_hashes, found.boxes)
-        self._index, self._shown = index, found.number
-        self._person_ids = PersonIds(found.segments, found.person_ids)
+        return index, found
 
-    def map_tail(self) -> None:
-        """Maps the references that were written into segments since the index was read, instead of keeping them in
-        memory. The caller has the lock alone."""
+    def _take_index(
+        self, index: ReferenceIndex, found: References, missed: Iterable[tuple[Change, Committed]] = ()
+    ) -> DirectoryView:
+        """The index is this one, with the changes that it missed."""
+        self._index, self._shown, self._files = index, found.number, {segment.file for segment in found.segments}
+        self._person_ids = PersonIds(found.segments, found.person_ids)
+        for change, committed in missed:
+            self._change_index(change, committed)
+        return self._show()
+
+    def map_again(self) -> None:
+        """Maps the segments that there are now. The caller has the lock alone."""
         with self._reading:
-            found = self._stored.references()
+            found = self._build(self._stored.references())
             with self._maps:
-                self._take_index(found)
-                self._show()
+                self._take_index(*found)
 
     @property
     def tail(self) -> int:
         """How many references of the index are in memory."""
         return len(self._index) - self._index.tail_start
+
+    def maps_others_than(self, files: Set[str]) -> bool:
+        """Whether it maps a segment that is not one of these any more."""
+        return not self._files <= files
 
     def apply(self, change: Change, committed: Committed) -> None:
         """Brings the directory to its state after a committed change. The caller has the lock."""
@@ -205,7 +217,9 @@ class Directory(Records):
         if committed.number <= self._shown:
             return
         chosen = {p: face_id for p, face_id in change.after.references.items() if face_id is not None}
-        former = map(self._position, dict.fromkeys([*change.gone, *change.after.references]))
+        before = change.before.persons
+        known = (p for p in dict.fromkeys([*change.gone, *change.after.references]) if before.get(p, {}) is not None)
+        former = map(self._position, known)
         removed = np.array([position for position in former if position is not None], dtype=np.int64)
         if chosen:
             faces = [change.vectors[face_id] for face_id in chosen.values()]
@@ -234,9 +248,11 @@ def _seq_of(person_id: str, change: Change, committed: Committed) -> int:
 class Directories:
     """The directories of a store in memory, each read when it is first used."""
 
-    def __init__(self, client: LocalStore, device: str = HOST) -> None:
+    def __init__(self, client: LocalStore, device: str = HOST, *, quantized: bool = False) -> None:
+        """`quantized`: see `Directory`."""
         self._client = client
         self.device = device
+        self.quantized = quantized
         self._lock = threading.Lock()
         self._loaded: dict[tuple[int, str], Directory] = {}
         self._uses: dict[tuple[int, str], int] = {}
@@ -253,13 +269,15 @@ class Directories:
         with self._lock:
             return list(self._loaded.values())
 
-    def map_tails(self, least: int = MAX_TAIL) -> None:
-        """After segments were written: maps long tails. On a device all references are copied, so there it is not worth
-        it."""
-        for directory in self.all() if self.device == HOST else ():
-            if directory.tail >= least:
+    def map_again(self, longest_tail: int = MAX_TAIL) -> None:
+        """After segments were written: lets go of those that were deleted, as with forgotten people, and of long tails
+        in memory. (On a device all references are copied, and their tails stay.)"""
+        files = set(self._client.ask(segment_files))
+        for directory in self.all():
+            long = directory.tail >= longest_tail and self.device == HOST
+            if long or directory.maps_others_than(files):
                 with self.writing(directory):
-                    directory.map_tail()
+                    directory.map_again()
 
     @contextmanager
     def using(self, account_id: int, name: str) -> Iterator[Directory]:
@@ -269,7 +287,7 @@ class Directories:
         with self._lock:
             if key not in self._loaded:
                 size, stored = self._client.identity.embedding_size, StoredDirectory(self._client, account_id, name)
-                self._loaded[key] = Directory(account_id, name, size, stored, self.device)
+                self._loaded[key] = Directory(account_id, name, size, stored, self.device, quantized=self.quantized)
             directory = self._loaded[key]
             self._uses[key] = self._uses.get(key, 0) + 1
         try:

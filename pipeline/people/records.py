@@ -2,8 +2,8 @@
 
 Each answer of the catalog shows all commits up to a number, and what is kept of it remembers that number: a change that
 is followed afterwards is applied to what does not show it yet. So records may be ahead of the index, for the moment
-between a commit and its `Directory.apply`, and are never behind it. A writer has the directory's lock, so to a writer
-they are equal.
+between a commit and its `Directory.apply`, and are never behind it. Whom a writer decides
+about nobody else changes at the time (`locks`), so to a writer they are equal.
 
 A server keeps everybody, if they are not more than KEPT; a command keeps those whom it asked for.
 """
@@ -23,6 +23,8 @@ from pipeline.store import Change, Committed, LocalStore, Merges, PersonRecord, 
 KEPT: Final = 2**18  # records
 _BYTES: Final = 1200  # of the Python objects of one, measured
 _PAGE: Final = 2**14  # records that are read at once: other work of the catalog comes in between
+_EVERYBODY: Final = 2**62
+_LONG_TAIL: Final = 4096  # references that are read as fast as they are written into a segment
 _UUID: Final = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
@@ -40,6 +42,9 @@ class Stored(Protocol):
     def is_picture(self, guid: str) -> bool: ...
 
     def references(self) -> References: ...
+
+    def fold(self) -> None:
+        """Writes references that are in no index segment into one, if they are many."""
 
 
 class StoredDirectory:
@@ -66,6 +71,9 @@ class StoredDirectory:
 
     def references(self) -> References:
         return self._client.references(*self._place)
+
+    def fold(self) -> None:
+        self._client.fold_tails(_LONG_TAIL)
 
 
 class Records:
@@ -97,8 +105,8 @@ class Records:
 
     def keep_all(self) -> None:
         """Reads everybody, if they are not too many to be kept."""
-        seq = 0
-        while self._count <= KEPT:
+        seq, kept = 0, self._kept
+        while self._count <= KEPT and self._kept is kept:  # else it was forgotten meanwhile
             page = self._stored.persons_after(seq, _PAGE)
             records = page.records()
             with self._lock:
@@ -106,8 +114,8 @@ class Records:
                     continue  # a change came in between: it is read again
                 for record in records:
                     self._keep(record, page.number)
-                self._all_kept = len(records) < _PAGE
-            if self._all_kept:
+                self._all_kept = len(records) < _PAGE and self._kept is kept
+            if len(records) < _PAGE:
                 return
             seq = records[-1].seq
 
@@ -167,12 +175,7 @@ class Records:
         with self._lock:
             if self._all_kept:
                 return by_age(record for record, _ in self._kept.values())
-        found: list[PersonRecord] = []
-        while True:
-            records = self._stored.persons_after(found[-1].seq if found else 0, _PAGE).records()
-            found += records
-            if len(records) < _PAGE:
-                return found
+        return self._stored.persons_after(0, _EVERYBODY).records()  # at once: with every parent of somebody
 
     def called(self, names: Sequence[str], external_ids: Sequence[str]) -> list[PersonRecord]:
         """Those with one of these names, in any form of Unicode, or external ids; in the order of insertion."""

@@ -33,7 +33,8 @@ class IdentityService:
 
     def __init__(self, client: LocalStore, extractor: BatchExtractor, decoder: Decoder, settings: Settings) -> None:
         self._client = client
-        self.directories = Directories(client, resolve_device(settings.run.device))
+        # A request brings a few faces: on a CPU, a quantized copy finds them sooner.
+        self.directories = Directories(client, resolve_device(settings.run.device), quantized=True)
         self.batcher = MicroBatcher(
             extractor,
             max_images=settings.run.batch_images,

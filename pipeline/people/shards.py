@@ -138,7 +138,7 @@ class Enroller:
             self._commit_decided(ready)
         self._held.forget(manifest["row"].to_pylist())
         self._client.settle_shard()
-        self._directories.map_tails()
+        self._directories.map_again()
 
     def _commit_decided(self, shard: _Shard) -> None:
         """Decides the shard without the locks and commits it under them. A decision that is outdated by then is made

@@ -24,6 +24,7 @@ from pipeline.store.catalog.opening import has_store as has_store
 from pipeline.store.catalog.opening import utc_now as utc_now
 from pipeline.store.catalog.pages import PAGE as PAGE
 from pipeline.store.catalog.references import reference_origins as reference_origins
+from pipeline.store.catalog.references import segment_files as segment_files
 from pipeline.store.catalog.runs import FINISHED as FINISHED
 from pipeline.store.catalog.runs import SCANNING as SCANNING
 from pipeline.store.commits.commit import FACE_COLUMNS as FACE_COLUMNS

@@ -15,7 +15,15 @@ from typing import Concatenate, Final, ParamSpec, TypeVar
 
 import pyarrow as pa
 
-from pipeline.errors import MasterKeyWrong, ObjectUnknown, StoreDamaged, StoreError, StoreMissing
+from pipeline.errors import (
+    MasterKeyWrong,
+    ObjectUnknown,
+    StoreDamaged,
+    StoreError,
+    StoreFull,
+    StoreMissing,
+    StoreUnwritable,
+)
 from pipeline.store import cleanup, erasure, segments
 from pipeline.store.catalog import (
     accounts,
@@ -41,7 +49,7 @@ from pipeline.store.files.durable import Folder
 from pipeline.store.files.lock import LOCK_NAME, StoreLock
 from pipeline.store.files.objects import Row, open_image, read_object
 from pipeline.store.files.run_files import RunFiles
-from pipeline.store.files.segment_header import MAX_ROWS, SegmentUnusable
+from pipeline.store.files.segment_header import MAX_ROWS, SegmentUnreadable, SegmentUnusable
 from pipeline.store.records import (
     USER,
     Change,
@@ -58,7 +66,6 @@ from pipeline.types import Progress
 P = ParamSpec("P")
 T = TypeVar("T")
 _KNOWN_AT_ONCE: Final = 2**17  # known files: 30 MB
-_MANY: Final = 4096  # references that are in no segment: reading them takes as long as writing one
 _log = logging.getLogger(__name__)
 
 
@@ -261,26 +268,34 @@ class LocalStore(RunFiles):
     people = _on_catalog(people.people)  # it hides its module
 
     def references(self, account_id: int, directory: str) -> References:
-        """The current references of a directory. Many that are in no segment yet are written into one first, and
-        damaged segments are written again. Raises StoreDamaged, StoreFull, StoreUnwritable."""
-        here = self.submit(directory_id, account_id, directory)
-        if here is None or self._catalog.read_only:
-            return self._references(account_id, directory)
-        with self.embeddings_lock:
-            self._fold_segments(_MANY, [here])
-            try:
-                return self.submit(references.references, account_id, directory)
-            except SegmentUnusable as exc:
-                _log.warning("the index segments of %s are made again from the embeddings: %s", directory, exc)
-                self.submit(segments.forget, here)
-                self._fold_segments(0, [here])
-        return self._references(account_id, directory)
-
-    def _references(self, account_id: int, directory: str) -> References:
+        """The current references of a directory; damaged segments are written again. Raises StoreDamaged, StoreFull,
+        StoreUnwritable."""
+        read = references.references
         try:
-            return self.submit(references.references, account_id, directory)
-        except SegmentUnusable:
-            return self.submit(references.references, account_id, directory, mapped=False)
+            return self.submit(read, account_id, directory)
+        except SegmentUnreadable:
+            return self.submit(read, account_id, directory, mapped=False)
+        except SegmentUnusable as exc:
+            if self._catalog.read_only:
+                return self.submit(read, account_id, directory, mapped=False)
+            _log.warning("the index segments of %s are made again from the embeddings: %s", directory, exc)
+        with self.embeddings_lock:
+            here = self.submit(directory_id, account_id, directory)
+            if here is not None:
+                self.submit(segments.forget, here)
+        self.fold_tails()
+        return self.submit(read, account_id, directory)
+
+    def fold_tails(self, least: int = 0) -> None:
+        """Writes references that are in no segment yet into some, if at least so many of a directory are. Without room
+        for them they are used all the same."""
+        if self._catalog.read_only:
+            return
+        try:
+            with self.embeddings_lock:
+                deque(segments.fold(self, least), 0)
+        except (StoreFull, StoreUnwritable) as exc:
+            _log.warning("no index segment could be written; that is tried again: %s", exc)
 
     # The whole store
 
@@ -328,7 +343,7 @@ class LocalStore(RunFiles):
         with self.embeddings_lock:
             erasure.erase(self)
             moved = compaction.compact(self, min_pending)
-            self._fold_segments(min_pending)
+            deque(segments.fold(self, min_pending), 0)
             self.submit(replaced_images.forget_old)
             return moved
 
@@ -411,11 +426,7 @@ class LocalStore(RunFiles):
         fill one. In pieces, so that requests come in between; nobody has to wait for it. After a crash the next opening
         and loading do the rest."""
         self.unlink_needless()
-        self._fold_segments(MAX_ROWS)
-
-    def _fold_segments(self, least: int = 0, directories: Sequence[int] | None = None) -> None:
-        with self.embeddings_lock:
-            deque(segments.fold(self, least, directories), 0)
+        self.fold_tails(MAX_ROWS)
 
     @contextmanager
     def images_ahead(self, account_id: int, images: Sequence[Picture]) -> Iterator[dict[str, Row]]:

@@ -21,14 +21,13 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from pipeline.errors import StoreDamaged
+from pipeline.errors import StoreDamaged, StoreUnwritable
 from pipeline.store.catalog.connection import Catalog, OpenStore
 from pipeline.store.catalog.directories import directory_ids, drop_segments
 from pipeline.store.catalog.references import (
     SegmentRow,
     SegmentSecrets,
     hashes_of,
-    last_in_segments,
     load_embeddings,
     reference_rows,
     segment_rows,
@@ -36,7 +35,7 @@ from pipeline.store.catalog.references import (
 )
 from pipeline.store.cleanup import delete_later, unlink_pending
 from pipeline.store.files import segments
-from pipeline.store.files.segment_header import MAX_ROWS, SegmentKey, SegmentUnusable
+from pipeline.store.files.segment_header import MAX_ROWS, SegmentKey, SegmentUnreadable, SegmentUnusable
 from pipeline.store.files.segments import Segment, SegmentRows
 from pipeline.types import FloatArray, IntArray, boxes_of
 
@@ -50,6 +49,16 @@ _TO_ERASE: Final = """
     SELECT t.directory_id, t.seq FROM core.tombstones t LEFT JOIN core.faces f ON f.face_id = t.face_id
     WHERE t.generation = ? AND (t.erase OR f.outcome IN ('removed', 'rejected'))
 """
+# How many references of each directory are in no segment, at most: each person has one, or none.
+_TAILS: Final = """
+    SELECT directory_id, persons - coalesce(rows, 0) + coalesce(removed, 0) AS most
+    FROM (SELECT directory_id, count(*) AS persons FROM core.persons GROUP BY 1)
+    LEFT JOIN (SELECT directory_id, sum("rows")::BIGINT AS rows FROM core.segments WHERE generation = $1 GROUP BY 1)
+        USING (directory_id)
+    LEFT JOIN (SELECT directory_id, count(*) AS removed FROM core.tombstones WHERE generation = $1 GROUP BY 1)
+        USING (directory_id)
+    ORDER BY 1
+"""
 _log = logging.getLogger(__name__)
 
 
@@ -58,17 +67,17 @@ class _Plan:
     """A segment to be written."""
 
     directory: int
-    replaced: Sequence[SegmentRow]  # next to each other; it has their references
-    removed: IntArray  # but for those with these numbers
-    tail: IntArray  # the numbers of references behind them that it has
+    replaced: Sequence[SegmentRow]  # next to each other; it gets their references
+    removed: IntArray  # the numbers of those that it leaves out
+    tail: IntArray  # the numbers of later references that it gets as well
 
 
-def fold(store: OpenStore, least: int = 0, directories: Sequence[int] | None = None) -> Iterator[int]:
-    """Writes the tails of at least `least` references (and FOLD_ROWS) into segments, and merges small ones; of all
-    directories, or of these. Yields how many references of the tail each got. Raises StoreDamaged, StoreFull,
-    StoreUnwritable."""
-    for directory in store.submit(directory_ids) if directories is None else directories:
-        while (plan := store.submit(_tail_plan, directory, max(least, FOLD_ROWS))) is not None:
+def fold(store: OpenStore, least: int = 0) -> Iterator[int]:
+    """Writes the tails of at least `least` references (and FOLD_ROWS) into segments, and merges small ones. Yields how
+    many references of the tail each got. Raises StoreDamaged, StoreFull, StoreUnwritable."""
+    least = max(least, FOLD_ROWS)
+    for directory in store.submit(_with_long_tails, least):
+        while (plan := store.submit(_tail_plan, directory, least)) is not None:
             _write(store, plan)
             yield len(plan.tail)
 
@@ -85,8 +94,8 @@ def to_erase(catalog: Catalog) -> list[str]:
 
 
 def waiting(catalog: Catalog) -> int:
-    """How many references are in no segment."""
-    return sum(len(tail_numbers(catalog, directory, 2**62)) for directory in directory_ids(catalog))
+    """How many references are in no segment, at most."""
+    return sum(most for _, most in catalog.rows(_TAILS, [catalog.generation]))
 
 
 def forget(catalog: Catalog, directory: int) -> None:
@@ -98,12 +107,14 @@ def forget(catalog: Catalog, directory: int) -> None:
 # Plans
 
 
+def _with_long_tails(catalog: Catalog, least: int) -> list[int]:
+    """The directories that may have a tail of so many references."""
+    return [directory for directory, most in catalog.rows(_TAILS, [catalog.generation]) if most >= least]
+
+
 def _tail_plan(catalog: Catalog, directory: int, least: int) -> _Plan | None:
     """The next segment of the tail, merged with the last ones while they are small; None if it has too few rows."""
     known = segment_rows(catalog, directory)
-    last, later = last_in_segments(catalog, directory), "generation = ? AND seq > ?"
-    if catalog.one(f"SELECT count(*) FROM core.reference_faces WHERE {later}", [catalog.generation, last]) < least:
-        return None  # which tells it at once, though some may be of other directories
     tail = tail_numbers(catalog, directory, MAX_ROWS)
     count = len(tail)
     if count < least:
@@ -150,6 +161,8 @@ def _write(store: OpenStore, plan: _Plan) -> None:
     try:
         opened = [Segment.open(store.folder, row.file, key, secrets.images, plan.removed) for row in plan.replaced]
         parts = [segment.live() for segment in opened]
+    except SegmentUnreadable as exc:
+        raise StoreUnwritable(path=store.folder.root, detail=f"an index segment is needed, and {exc}") from exc
     except (SegmentUnusable, StoreDamaged) as exc:
         _log.warning("the index segments of a directory are damaged, and made again from the embeddings: %s", exc)
         store.submit(forget, plan.directory)
@@ -163,9 +176,17 @@ def _write(store: OpenStore, plan: _Plan) -> None:
         file = f"references/g{store.generation:04d}/{plan.directory}-{first}-{str(uuid.uuid4())[:8]}.segment"
         written = SegmentRow(file, len(rows), first, last)
         segments.write(store.folder, file, key, rows, secrets.images)
-    if not store.submit(_name, plan, written, rows.seq) and written is not None:
-        store.folder.unlink(written.file)
+    try:
+        store.submit(_name, plan, written, rows.seq)
+    finally:
+        if written is not None:
+            store.submit(_unlink_unnamed, plan.directory, written.file)  # or each try of a full disk would leave one
     unlink_pending(store)
+
+
+def _unlink_unnamed(catalog: Catalog, directory: int, file: str) -> None:
+    if file not in {row.file for row in segment_rows(catalog, directory)}:
+        catalog.folder.unlink(file)
 
 
 def _piece(catalog: Catalog, directory: int, numbers: IntArray) -> SegmentRows:
@@ -187,14 +208,14 @@ def rows_of(references: pa.Table, vectors: FloatArray, image_key: bytes) -> Segm
     )
 
 
-def _name(catalog: Catalog, plan: _Plan, written: SegmentRow | None, numbers: IntArray) -> bool:
-    """The transaction: the segment takes the place of others. False: the directory was deleted meanwhile. What was
+def _name(catalog: Catalog, plan: _Plan, written: SegmentRow | None, numbers: IntArray) -> None:
+    """The transaction: the segment takes the place of others, unless the directory was deleted meanwhile. What was
     removed since it was planned is erased with the next `rewrite`."""
     generation, directory = catalog.generation, plan.directory
     files = [row.file for row in plan.replaced]
     known = {row.file for row in segment_rows(catalog, directory)}
     if not known.issuperset(files) or directory not in directory_ids(catalog):
-        return False
+        return
     tables = {"gone": pa.table({"seq": plan.removed}), "named": pa.table({"seq": numbers})}
     with catalog.tables(**tables), catalog.transaction("fold"):
         catalog.execute("DELETE FROM core.segments WHERE file IN (SELECT unnest(?::VARCHAR[]))", [files])
@@ -210,4 +231,3 @@ def _name(catalog: Catalog, plan: _Plan, written: SegmentRow | None, numbers: In
                 [generation, directory, written.first_seq, written.last_seq],
             )
         delete_later(catalog, files)
-    return True

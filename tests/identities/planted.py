@@ -173,6 +173,9 @@ class PlantedPeople:
         found = (r for r in self.people.values() if r.name in names or r.external_id in external_ids)
         return [record.person_id for record in found]
 
+    def fold(self) -> None:
+        pass
+
     def is_picture(self, guid: str) -> bool:
         return guid in {record.image_guid for record in self.people.values()}
 

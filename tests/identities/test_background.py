@@ -73,9 +73,9 @@ def test_what_is_in_segments_is_mapped(poster: Poster, monkeypatch: pytest.Monke
         before = directory.view()
         assert directory.tail == 4
         poster.client.fold()
-        poster.people.directories.map_tails(5)
+        poster.people.directories.map_again(5)
         assert directory.view() is before
-        poster.people.directories.map_tails(4)
+        poster.people.directories.map_again(4)
         assert (directory.tail, len(directory.view().index)) == (0, 4)
         poster.one(somebody(4))
         ask_for(poster.people, "delete", poster.account, "main", first[:1])
@@ -86,6 +86,6 @@ def test_what_is_in_segments_is_mapped(poster: Poster, monkeypatch: pytest.Monke
         assert directory.tail == 1
         assert [before.person_ids[place] for place in range(4)] == first
         changed = directory.changed
-        poster.people.directories.map_tails(1)
+        poster.people.directories.map_again(1)
         assert directory.changed == changed
     assert poster.records() == poster.stored()

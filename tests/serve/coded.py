@@ -123,7 +123,7 @@ def assert_memory_equals_catalog(client: LocalStore) -> None:
         "SELECT p.person_id::VARCHAR AS person_id, p.seq, e.embedding FROM core.persons p"
         " JOIN core.directories d ON d.directory_id = p.directory_id AND d.account_id = ? AND d.name = ?"
         " JOIN core.reference_faces r ON r.person_id = p.person_id"
-        " LEFT JOIN core.pending_embeddings e ON e.face_id = r.face_id ORDER BY p.seq",
+        " LEFT JOIN core.pending_embeddings e ON e.face_id = r.face_id ORDER BY r.seq",
         [account, DIRECTORY],
     ).to_pylist()
     with directories.using(account, DIRECTORY) as loaded:

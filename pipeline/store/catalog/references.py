@@ -66,6 +66,11 @@ def segment_rows(catalog: Catalog, directory: int | None) -> list[SegmentRow]:
     return [SegmentRow(*row) for row in rows]
 
 
+def segment_files(catalog: Catalog) -> list[str]:
+    """Of all directories."""
+    return catalog.column("SELECT file FROM core.segments")
+
+
 def reference_rows(catalog: Catalog, directory: int | None, first: int = 0, last: int = _LAST) -> pa.Table:
     """One row per reference of a directory with a number from `first` to `last`, in the order of the numbers."""
     return catalog.read(_REFERENCES, [catalog.generation, directory, first, last])

@@ -97,7 +97,7 @@ def repair_store(store: LocalStore, report: CheckReport) -> list[Problem]:
         # Checked again: a commit may have made a file of that name since.
         unnamed = [problem.where for problem in repaired if problem.kind in ("orphan", "page")]
         for found in files.check_orphans(catalog, unnamed):
-            if found.kind == "page":
+            if found.kind == "page" or found.where.startswith("references/"):
                 catalog.folder.unlink(found.where)  # quarantine would keep who was forgotten
             else:
                 catalog.folder.quarantine(found.where)

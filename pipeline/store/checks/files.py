@@ -60,6 +60,13 @@ _LIST = "`facepipe check --repair` writes it again."
 _COUNT = "`facepipe check --repair` writes it again from the catalog."
 _REBUILD = "`facepipe check --repair` writes the directory's segments again, from the embeddings."
 Progress = Callable[[str], None]
+# References that are neither in a segment nor in the tail.
+_BETWEEN_SEGMENTS = """
+    WITH own AS (SELECT first_seq, last_seq FROM core.segments WHERE generation = $1 AND directory_id = $2)
+    SELECT count(*) FROM core.reference_faces r JOIN core.persons p USING (person_id)
+    WHERE r.generation = $1 AND p.directory_id = $2 AND r.seq <= (SELECT max(last_seq) FROM own)
+        AND NOT EXISTS (SELECT 1 FROM own WHERE r.seq BETWEEN first_seq AND last_seq)
+"""
 _NORM_TOLERANCE = 1e-3
 _CHUNK_ROWS = 65_536
 _OBJECTS = 64  # checked at a time: a few MB
@@ -195,18 +202,21 @@ def check_segments(catalog: Catalog, progress: Progress) -> Iterator[list[Proble
     """Every index segment, one by one, bit by bit against the references and their embeddings."""
     for directory in directory_ids(catalog):
         last = 0
-        for row in segment_rows(catalog, directory):
+        rows = segment_rows(catalog, directory)
+        for row in rows:
             progress(row.file)
             try:
                 detail = _wrong_in_segment(catalog, directory, row)
             except SegmentUnusable as exc:
                 detail = str(exc)
             except StoreDamaged:
-                continue  # reported with the embedding shard
+                detail = None  # reported with the embedding shard
             if row.first_seq <= last:
                 detail = "it has references of another one"
             last = row.last_seq
             yield [] if detail is None else [Problem("segment", row.file, detail, _REBUILD)]
+        if rows and catalog.one(_BETWEEN_SEGMENTS, [catalog.generation, directory]):
+            yield [Problem("segment", rows[-1].file, "a reference before its last one is in no segment", _REBUILD)]
 
 
 def _wrong_in_segment(catalog: Catalog, directory: int, row: SegmentRow) -> str | None:

@@ -69,18 +69,14 @@ class CheckedBlocks:
         if len(missing) == 0:
             return
         for block in np.unique(missing).tolist():
-            if not self.is_sound(block):
+            start = block * BLOCK_BYTES
+            if not self.is_sound(block, self._area[start : start + BLOCK_BYTES]):
                 raise self._damaged(block)
             self._compared[block] = True
 
-    def is_sound(self, block: int) -> bool:
-        """Whether the block has its checksum now. Reads all of it."""
-        start = block * BLOCK_BYTES
-        return zlib.crc32(self._area[start : start + BLOCK_BYTES]) == int(self._sums[block])
-
-    def first_damaged(self) -> int | None:
-        """The number of the first damaged block, or None. Reads all of them."""
-        return next((block for block in range(len(self._sums)) if not self.is_sound(block)), None)
+    def is_sound(self, block: int, data: bytes | memoryview) -> bool:
+        """Whether the block's `data` have its checksum."""
+        return zlib.crc32(data) == int(self._sums[block])
 
 
 class MappedRows(Generic[_Scalar]):

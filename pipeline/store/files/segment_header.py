@@ -31,6 +31,10 @@ class SegmentUnusable(Exception):
     """An index segment that cannot be used, and why. Users never see it: the caller makes the segment again."""
 
 
+class SegmentUnreadable(SegmentUnusable):
+    """One that may be sound: the system does not let it be read now."""
+
+
 @dataclass(frozen=True)
 class SegmentKey:
     """What a segment is of. All of it must be as expected, or the segment is not used."""
