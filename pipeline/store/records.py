@@ -799,7 +799,7 @@ class ShardCommit:
 class Problem:
     """One thing that is wrong.
 
-    `kind`: catalog, commits, reference, view, embedding, object, matrix, run, run_shard, run_file, run_sums, orphan,
+    `kind`: catalog, commits, reference, view, embedding, object, segment, run, run_shard, run_file, run_sums, orphan,
     page, mode, pending_delete.
     """
 

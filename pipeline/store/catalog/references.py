@@ -128,7 +128,8 @@ def open_segment(catalog: Catalog, directory: int, row: SegmentRow, removed: Int
     """Raises SegmentUnusable, StoreDamaged."""
     secrets = SegmentSecrets.of(catalog)
     key = SegmentKey(secrets.store, catalog.generation, directory, catalog.identity.embedding_size)
-    segment = Segment.open(catalog.folder, row.file, key, secrets.images, removed)
+    here = removed[(removed >= row.first_seq) & (removed <= row.last_seq)]
+    segment = Segment.open(catalog.folder, row.file, key, secrets.images, here)
     if len(segment) != row.rows:
         raise SegmentUnusable(f"it has {len(segment)} references, not {row.rows}")
     return segment

@@ -2,7 +2,7 @@
 
 objects, embedding shard     written durably, under names that a repeated commit uses again
 transaction                  media, faces, the changes of people, counters, and "shard k of run r is committed"
-pending deletes, matrix      replayed or rebuilt later if a crash comes between
+pending deletes, segments    done later if a crash comes between
 """
 
 from __future__ import annotations
@@ -31,8 +31,6 @@ from pipeline.store.records import (
     embeddings_schema,
 )
 from pipeline.store.schema import arrow_schema
-
-_PIECE_ROWS = 1024  # of a reference matrix; 2 MiB of 512 float32
 
 
 @dataclass(frozen=True)
