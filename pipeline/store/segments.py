@@ -63,10 +63,10 @@ class _Plan:
     tail: IntArray  # the numbers of references behind them that it has
 
 
-def fold(store: OpenStore, least: int = FOLD_ROWS, directories: Sequence[int] | None = None) -> int:
-    """Writes the tails of at least so many references into segments, and merges small ones; of all directories or of
-    these. Returns how many segments it wrote. Raises StoreDamaged, StoreFull, StoreUnwritable."""
-    written = 0
+def fold(store: OpenStore, least: int | None = None, directories: Sequence[int] | None = None) -> int:
+    """Writes the tails of at least so many references (None: FOLD_ROWS) into segments, and merges small ones; of all
+    directories or of these. Returns how many segments it wrote. Raises StoreDamaged, StoreFull, StoreUnwritable."""
+    written, least = 0, FOLD_ROWS if least is None else least
     for directory in store.submit(directory_ids) if directories is None else directories:
         while (plan := store.submit(_tail_plan, directory, least)) is not None:
             _write(store, plan)
