@@ -15,13 +15,14 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
 
-from pipeline.errors import StoreDamaged
+from pipeline.errors import StoreDamaged, StoreError
 from pipeline.store.catalog.connection import Catalog, OpenStore
 from pipeline.store.catalog.directories import directory_ids, drop_segments
 from pipeline.store.catalog.references import (
@@ -153,15 +154,23 @@ def _write(store: OpenStore, plan: _Plan) -> None:
     pieces = range(0, len(plan.tail), _PIECE_ROWS)
     parts += [store.submit(_piece, plan.directory, plan.tail[start : start + _PIECE_ROWS]) for start in pieces]
     rows = SegmentRows.joined(parts)
-    written = None
-    if len(rows):
+    if not len(rows):
+        store.submit(_name, plan, None, rows.seq)
+    else:
         first, last = int(rows.seq[0]), int(rows.seq[-1])
         file = f"references/g{store.generation:04d}/{plan.directory}-{first}-{str(uuid.uuid4())[:8]}.segment"
-        written = SegmentRow(file, len(rows), first, last)
-        segments.write(store.folder, file, key, rows, secrets.images)
-    if not store.submit(_name, plan, written, rows.seq) and written is not None:
-        store.folder.unlink(written.file)
+        try:
+            segments.write(store.folder, file, key, rows, secrets.images)
+            store.submit(_name, plan, SegmentRow(file, len(rows), first, last), rows.seq)
+        finally:
+            store.submit(_discard_unnamed, file)  # each try has a new name: they would fill a full disk
     unlink_pending(store)
+
+
+def _discard_unnamed(catalog: Catalog, file: str) -> None:
+    if not catalog.rows("SELECT 1 FROM core.segments WHERE file = ?", [file]):
+        with suppress(StoreError):
+            catalog.folder.unlink(file)
 
 
 def _piece(catalog: Catalog, directory: int, numbers: IntArray) -> SegmentRows:
@@ -183,14 +192,14 @@ def rows_of(references: pa.Table, vectors: FloatArray, image_key: bytes) -> Segm
     )
 
 
-def _name(catalog: Catalog, plan: _Plan, written: SegmentRow | None, numbers: IntArray) -> bool:
-    """The transaction: the segment takes the place of others. False: the directory was deleted meanwhile. What was
+def _name(catalog: Catalog, plan: _Plan, written: SegmentRow | None, numbers: IntArray) -> None:
+    """The transaction: the segment takes the place of others, unless the directory was deleted meanwhile. What was
     removed since it was planned is erased with the next `rewrite`."""
     generation, directory = catalog.generation, plan.directory
     files = [row.file for row in plan.replaced]
     known = {row.file for row in segment_rows(catalog, directory)}
     if not known.issuperset(files) or directory not in directory_ids(catalog):
-        return False
+        return
     tables = {"gone": pa.table({"seq": plan.removed}), "named": pa.table({"seq": numbers})}
     with catalog.tables(**tables), catalog.transaction("fold"):
         catalog.execute("DELETE FROM core.segments WHERE file IN (SELECT unnest(?::VARCHAR[]))", [files])
@@ -206,4 +215,3 @@ def _name(catalog: Catalog, plan: _Plan, written: SegmentRow | None, numbers: In
                 [generation, directory, written.first_seq, written.last_seq],
             )
         delete_later(catalog, files)
-    return True
