@@ -90,7 +90,11 @@ def _unlink_some(catalog: Catalog) -> bool:
     """Returns whether more files are listed."""
     files = pending_files(catalog)
     for file in filter(is_deletable, files[:_AT_ONCE]):
-        catalog.folder.unlink(file)
+        path = catalog.folder.path(file)
+        if path.is_dir() and not path.is_symlink():  # made by somebody else in its place
+            catalog.folder.quarantine(file)
+        else:
+            catalog.folder.unlink(file)
     _clear(catalog, files[:_AT_ONCE])
     return len(files) > _AT_ONCE
 

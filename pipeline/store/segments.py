@@ -15,13 +15,14 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
 
-from pipeline.errors import StoreDamaged, StoreUnwritable
+from pipeline.errors import StoreDamaged, StoreError, StoreUnwritable
 from pipeline.store.catalog.connection import Catalog, OpenStore
 from pipeline.store.catalog.directories import directory_ids, drop_segments
 from pipeline.store.catalog.references import (
@@ -30,6 +31,7 @@ from pipeline.store.catalog.references import (
     hashes_of,
     load_embeddings,
     reference_rows,
+    segment_files,
     segment_rows,
     tail_numbers,
 )
@@ -170,23 +172,23 @@ def _write(store: OpenStore, plan: _Plan) -> None:
     pieces = range(0, len(plan.tail), _PIECE_ROWS)
     parts += [store.submit(_piece, plan.directory, plan.tail[start : start + _PIECE_ROWS]) for start in pieces]
     rows = SegmentRows.joined(parts)
-    written = None
     if len(rows):
         first, last = int(rows.seq[0]), int(rows.seq[-1])
         file = f"references/g{store.generation:04d}/{plan.directory}-{first}-{str(uuid.uuid4())[:8]}.segment"
-        written = SegmentRow(file, len(rows), first, last)
-        segments.write(store.folder, file, key, rows, secrets.images)
-    try:
-        store.submit(_name, plan, written, rows.seq)
-    finally:
-        if written is not None:
-            store.submit(_unlink_unnamed, plan.directory, written.file)  # or each try of a full disk would leave one
+        try:
+            segments.write(store.folder, file, key, rows, secrets.images)
+            store.submit(_name, plan, SegmentRow(file, len(rows), first, last), rows.seq)
+        finally:
+            store.submit(_discard_unnamed, file)  # each try has another name: they would fill a full disk
+    else:
+        store.submit(_name, plan, None, rows.seq)
     unlink_pending(store)
 
 
-def _unlink_unnamed(catalog: Catalog, directory: int, file: str) -> None:
-    if file not in {row.file for row in segment_rows(catalog, directory)}:
-        catalog.folder.unlink(file)
+def _discard_unnamed(catalog: Catalog, file: str) -> None:
+    if file not in segment_files(catalog):
+        with suppress(StoreError):
+            catalog.folder.unlink(file)
 
 
 def _piece(catalog: Catalog, directory: int, numbers: IntArray) -> SegmentRows:

@@ -10,6 +10,7 @@ import dataclasses
 import hashlib
 import itertools
 import os
+import re
 import resource
 import shutil
 import signal
@@ -26,8 +27,10 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.people.rules import difference, row_of
+from pipeline.store import local, segments
 from pipeline.store.catalog import pages, runs
 from pipeline.store.catalog import persons as person_rows
+from pipeline.store.catalog.directories import directory_ids
 from pipeline.store.catalog.forgotten import FACE, PHOTOS
 from pipeline.store.checks.check import check_store
 from pipeline.store.export import export_store
@@ -359,7 +362,7 @@ def correct(client: LocalStore, account: int) -> None:
 
 def play(path: Path, *, posts: bool = False) -> None:
     """Makes the store, or goes on with one that was left at any point; then exports it."""
-    with LocalStore.open_or_create(path, identity, command="play") as client:
+    with small_segments(), LocalStore.open_or_create(path, identity, command="play") as client:
         if "ann" not in client.accounts():
             client.create_account("ann", None)
         account = client.account_id("ann")
@@ -368,9 +371,8 @@ def play(path: Path, *, posts: bool = False) -> None:
             finish(client, last or client.begin_run(SOURCE, "folder", account, "main", {"threshold": 0.54}))
         if posts:
             post(client, account)
-        forget_matrices(client)
-        for directory in client.directories():
-            stored_people(client, account, directory.name)  # rebuilds the matrix
+        forget_segments(client)
+        client.fold()  # writes one for each directory
         target = export_of(path)
         for file in target.iterdir() if target.exists() else ():
             file.unlink()
@@ -422,10 +424,32 @@ def execute(client: LocalStore, sql: str, params: Sequence[object] = ()) -> None
     client.submit(lambda catalog: catalog.execute(sql, params))
 
 
-def forget_matrices(client: LocalStore) -> None:
-    """Deletes the reference matrices: the next reader builds them from the embeddings."""
-    for file in client.path.glob("references/*/*"):
-        file.unlink()
+@contextmanager
+def small_segments(least: int = 2, most: int = SHARD_ROWS * SHARDS) -> Iterator[None]:
+    """For the block so few references are worth an index segment, which has at most so many."""
+    with patch.multiple(segments, FOLD_ROWS=least, MAX_ROWS=most), patch.multiple(local, MAX_ROWS=least):
+        yield
+
+
+def forget_segments(client: LocalStore) -> None:
+    """From now on no reference is in an index segment: readers take their vectors from the embeddings."""
+    for directory in client.submit(directory_ids):
+        client.submit(segments.forget, directory)
+    client.unlink_needless()
+
+
+def segments_of(client: LocalStore, directory: int = 1) -> list[tuple[int, int, int]]:
+    """The number of rows, and the first and the last number, of each segment. Their files are those on disk."""
+    sql = 'SELECT file, "rows" AS n, first_seq, last_seq FROM core.segments WHERE directory_id = ? ORDER BY first_seq'
+    on_disk = {file.relative_to(client.path).as_posix() for file in client.path.glob("references/*/*")}
+    assert on_disk == set(client.read("SELECT file FROM core.segments")["file"].to_pylist())
+    return [(row["n"], row["first_seq"], row["last_seq"]) for row in client.read(sql, [directory]).to_pylist()]
+
+
+def tombstones_of(client: LocalStore, directory: int = 1) -> list[tuple[int, bool]]:
+    """The number of each removed reference that is in a segment, and whether it is to be erased at once."""
+    sql = 'SELECT seq, "erase" FROM core.tombstones WHERE directory_id = ? ORDER BY 1'
+    return [(row["seq"], row["erase"]) for row in client.read(sql, [directory]).to_pylist()]
 
 
 def flip(file: Path, position: int, bit: int = 0) -> None:
@@ -492,6 +516,7 @@ def contents(path: Path) -> dict[str, list[str]]:
     run = found_run(path)
     files = [file.relative_to(path) for file in path.rglob("*") if file.is_file()]
     names = [file.as_posix() for file in files if file.parts[0] != "quarantine"]
+    names = [re.sub(r"[0-9a-f]{8}\.segment$", "DRAWN.segment", name) for name in names]
     found["names"] = sorted(name.replace(run, "RUN") for name in names)
     return found
 

@@ -5,8 +5,12 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import re
 import shutil
 import threading
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import duckdb
@@ -17,15 +21,18 @@ import pytest
 from pipeline.errors import StoreDamaged, StoreFull
 from pipeline.store import cleanup
 from pipeline.store.catalog.opening import INTENTS_NAME
+from pipeline.store.catalog.references import SegmentSecrets, open_segment, segment_rows
 from pipeline.store.checks.check import check_store, repair_store
 from pipeline.store.files import commit_count
 from pipeline.store.files.durable import Folder
 from pipeline.store.files.objects import object_file
+from pipeline.store.files.segment_header import PAGE_BYTES, Header
+from pipeline.store.files.segments import SegmentRows, codes_of
+from pipeline.store.files.segments import write as write_segment
 from pipeline.store.files.shards import embedding_rows, parquet_bytes
 from pipeline.store.local import LocalStore
 from pipeline.store.records import CheckReport, Problem, RunRow
 from tests.store.store_samples import (
-    SIZE,
     Asked,
     commit,
     commit_shard,
@@ -34,10 +41,17 @@ from tests.store.store_samples import (
     insertion,
     no_room,
     play,
+    replacement,
+    segments_of,
     shard_commit,
+    small_segments,
+    tombstones_of,
     unit_vectors,
 )
 from tests.stored import stored_people
+
+SECTIONS = ("codes", "scales", "errors", "vectors", "seq", "order", "person_ids", "boxes")
+SECTIONS += ("person_keys", "person_rows", "image_high", "image_low", "image_rows")
 
 
 def check(store: Path) -> CheckReport:
@@ -61,12 +75,13 @@ def test_a_whole_store_is_clean_and_counted(store: Path) -> None:
     assert (report.counts["media"], report.counts["faces"], report.counts["persons"]) == (8, 16, 8)
     assert sum(name.startswith("embeddings/") for name in seen) == 2
     assert sum(name.startswith("objects/") for name in seen) == 8
+    assert sum(name.startswith("references/") for name in seen) == 1
 
 
 @pytest.mark.parametrize("position", [0, 3, 100, -1, -100])
 @pytest.mark.parametrize(
     ("pattern", "kind"),
-    [("embeddings/*/*", "embedding"), ("objects/*/*/*", "object"), ("references/*/*.f32", "matrix")],
+    [("embeddings/*/*", "embedding"), ("objects/*/*/*", "object"), ("references/*/*", "segment")],
 )
 def test_a_flipped_bit_is_found(store: Path, pattern: str, kind: str, position: int) -> None:
     file = first(store, pattern)
@@ -251,13 +266,13 @@ def test_a_broken_rule_of_posts_is_found(posted_store: Path, tmp_path: Path, sql
         assert_found(client, sql, detail)
 
 
-def test_missing_and_dead_rows_of_a_matrix_are_not_a_problem(filled: LocalStore) -> None:
-    before = stored_people(filled, 1, "main")
+def test_references_in_no_segment_and_removed_ones_in_one_are_not_a_problem(filled: LocalStore) -> None:
+    before = stored_people(filled, 1, "main").persons
     commit(filled, insertion(1, "main", 100, "A"))
-    commit(filled, Asked(1, "main", deleted=[before.persons[3].person_id]))
-    assert check_store(filled).problems == []
-    with (filled.path / "references/g0001/1.f32").open("ab") as file:
-        file.write(b"torn")
+    commit(filled, Asked(1, "main", deleted=[before[3].person_id]))
+    commit(filled, replacement(1, "main", 101, before[4]))
+    assert segments_of(filled) == [(8, 1, 8)]
+    assert tombstones_of(filled) == [(4, True), (5, False)]
     assert check_store(filled).problems == []
 
 
@@ -311,7 +326,7 @@ def test_orphans_are_found_and_removed_and_nothing_else(store: Path) -> None:
         "objects/ab/cd/abcd0000-0000-0000-0000-000000000000",
         "objects/ab/cd/abcd.tmp",
         "embeddings/g0001/nobody-00000.parquet",
-        "references/g0001/77.f32",
+        "references/g0001/1-1-ab12cd34.segment",
         "runs/nobody/manifest.parquet",
         f"runs/{run.name}/shards/00009.parquet",
         "catalog-0002.duckdb",
@@ -344,32 +359,166 @@ def test_files_of_an_unfinished_run_are_not_orphans(client: LocalStore, run: Run
 
 def test_half_written_files_are_removed_at_opening(store: Path) -> None:
     run = first(store, "runs/*/run.json").parent
-    for name in ("CURRENT.tmp", "references/g0001/1.f32.tmp", f"runs/{run.name}/report.html.tmp"):
+    for name in ("CURRENT.tmp", "references/g0001/1-9-ab12cd34.segment.tmp", f"runs/{run.name}/report.html.tmp"):
         (store / name).write_bytes(b"x")
     assert check(store).problems == []
     assert not list(store.rglob("*.tmp"))
 
 
-def assert_matrix_is_rebuilt(store: Path) -> None:
+# Index segments
+
+
+def section_of(file: Path, name: str) -> int:
+    """Where a section begins."""
+    return Header.read(file.read_bytes()[:PAGE_BYTES]).sections[name].offset
+
+
+def _folder(file: Path) -> None:
+    file.unlink()
+    file.mkdir()
+
+
+DAMAGE: dict[str, Callable[[Path], object]] = {
+    "missing": Path.unlink,
+    "empty": lambda file: file.write_bytes(b""),
+    "cut off": lambda file: file.write_bytes(file.read_bytes()[:-1]),
+    "a folder": _folder,
+    "a bit of the header": lambda file: flip(file, 200),
+    **{
+        f"a bit of the {name}": partial(lambda name, file: flip(file, section_of(file, name)), name)
+        for name in SECTIONS
+    },
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
+def test_a_damaged_segment_is_found_and_written_again(store: Path, damage: Callable[[Path], object]) -> None:
+    file = first(store, "references/*/*")
+    content = file.read_bytes()
+    damage(file)
+    with small_segments(), LocalStore.open(store, command="test") as client:
+        report = client.check()
+        assert [(problem.kind, problem.where) for problem in report.problems] == [
+            ("segment", file.relative_to(store).as_posix())
+        ]
+        assert "check --repair" in report.problems[0].cure
+        repaired = client.check(repair=True)
+        assert [problem.kind for problem in repaired.repaired] == ["segment"]
+        assert repaired.problems == []
+        assert client.check().problems == []
+        assert segments_of(client) == [(8, 1, 8)]
+        assert first(store, "references/*/*").read_bytes() == content
+        assert len(stored_people(client, 1, "main")) == 8
+
+
+def test_without_enough_references_a_repair_goes_on_without_a_segment(store: Path) -> None:
+    flip(first(store, "references/*/*"), 5)
     with LocalStore.open(store, command="test") as client:
-        report = check_store(client)
-        assert kinds(report) == {"matrix"}
-        repair_store(client, report)
-        assert check_store(client).problems == []
-        assert stored_people(client, 1, "main").vectors.shape == (8, SIZE)
+        assert client.check(repair=True).problems == []
+        assert segments_of(client) == []
+        assert client.check().problems == []
+        assert len(stored_people(client, 1, "main")) == 8
 
 
-@pytest.mark.parametrize("end", [".f32", ".crc", ".seq"])
-def test_a_wrong_matrix_is_rebuilt(store: Path, end: str) -> None:
-    flip(store / f"references/g0001/1{end}", 5)
-    assert_matrix_is_rebuilt(store)
+def written_as(change: Callable[[SegmentRows], SegmentRows]) -> Callable[[LocalStore], None]:
+    """Another segment at the same place, with valid checksums."""
+
+    def write(client: LocalStore) -> None:
+        secrets = client.submit(SegmentSecrets.of)
+        (row,) = client.submit(segment_rows, 1)
+        segment = client.submit(open_segment, 1, row, np.empty(0, np.int64))
+        write_segment(client.folder, row.file, segment.key, change(segment.live()), secrets.images)
+
+    return write
 
 
-@pytest.mark.parametrize("end", [".f32", ".crc", ".seq"])
-def test_a_matrix_that_is_a_folder_is_rebuilt(store: Path, end: str) -> None:
-    (store / f"references/g0001/1{end}").unlink()
-    (store / f"references/g0001/1{end}").mkdir()
-    assert_matrix_is_rebuilt(store)
+def swapped(name: str) -> Callable[[LocalStore], None]:
+    """The first two rows of a column are swapped."""
+
+    def change(rows: SegmentRows) -> SegmentRows:
+        columns = getattr(rows, name).copy()
+        columns[[0, 1]] = columns[[1, 0]]
+        return replace(rows, **{name: columns})
+
+    return written_as(change)
+
+
+def _scaled(rows: SegmentRows) -> SegmentRows:
+    return replace(rows, codes=rows.codes._replace(errors=rows.codes.errors * np.float32(1.001)))
+
+
+def _of_a_directory(client: LocalStore) -> None:
+    """The segment of another directory takes the place."""
+    with small_segments():
+        commit(client, insertion(1, "other", 100, "A", "B"))
+        client.fold()
+    one, other = (client.path / row.file for number in (1, 2) for row in client.submit(segment_rows, number))
+    one.write_bytes(other.read_bytes())
+
+
+# A segment that is not what the catalog and the embeddings say, and what `check` says of it.
+WRONG: dict[str, tuple[Callable[[LocalStore], None], str]] = {
+    "vectors": (swapped("vectors"), "its vectors differ from the embeddings"),
+    "persons": (swapped("person_ids"), "its person_ids, person_keys, person_rows differ|its person_ids, person_rows"),
+    "order": (swapped("order"), "its order differ"),
+    "boxes": (swapped("boxes"), "its boxes differ"),
+    "images": (
+        written_as(lambda rows: replace(rows, images=rows.images._replace(rows=rows.images.rows[::-1]))),
+        "image",
+    ),
+    "codes": (
+        written_as(lambda rows: replace(rows, codes=codes_of(rows.vectors * np.float32(0.9)))),
+        "its codes|scales",
+    ),
+    "errors": (written_as(_scaled), "its errors differ"),
+    "numbers": (written_as(lambda rows: replace(rows, seq=rows.seq + 1)), "are not those that the catalog says"),
+    "of another directory": (_of_a_directory, "it is of SegmentKey"),
+    "a row more in the catalog": (
+        lambda client: execute(client, 'UPDATE core.segments SET "rows" = 9'),
+        "it has 8 references, not 9",
+    ),
+    "another range": (
+        lambda client: execute(client, "UPDATE core.segments SET last_seq = 7"),
+        "are not those that the catalog says",
+    ),
+    "a tombstone of a reference": (
+        lambda client: execute(client, "INSERT INTO core.tombstones VALUES (1, 1, 3, NULL, NULL, false)"),
+        "its references are not those of the directory",
+    ),
+    "a lost tombstone": (
+        lambda client: execute(client, "DELETE FROM core.reference_faces WHERE seq = 3"),
+        "its references are not those of the directory",
+    ),
+    "of numbers that another has": (
+        lambda client: execute(client, "INSERT INTO core.segments SELECT * FROM core.segments"),
+        "it has references of another one",
+    ),
+}
+
+
+@pytest.mark.parametrize(("change", "detail"), WRONG.values(), ids=WRONG)
+def test_a_segment_with_other_contents_is_found_and_written_again(
+    filled: LocalStore, change: Callable[[LocalStore], None], detail: str
+) -> None:
+    """Its checksums are right."""
+    expected = np.array(stored_people(filled, 1, "main").vectors)
+    change(filled)
+    details = [problem.detail for problem in check_store(filled).problems if problem.kind == "segment"]
+    assert len(details) == 1
+    assert re.search(detail, details[0]), details
+    with small_segments():
+        repaired = filled.check(repair=True)
+    assert [problem.kind for problem in repaired.repaired] == ["segment"]
+    left = {problem.kind for problem in repaired.problems}
+    assert left == ({"reference"} if detail == WRONG["a lost tombstone"][1] and left else set())
+    assert segments_of(filled)[0][:2] == ((7, 1) if left else (8, 1))
+    if not left:
+        np.testing.assert_array_equal(stored_people(filled, 1, "main").vectors, expected)
+
+
+def test_an_unreadable_embedding_is_not_told_as_a_damaged_segment(store: Path) -> None:
+    first(store, "embeddings/*/*").unlink()
+    assert kinds(check(store)) == {"embedding"}
 
 
 def test_what_cannot_be_repaired_stays_as_it_is(store: Path) -> None:

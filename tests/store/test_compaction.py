@@ -23,7 +23,7 @@ from tests.store.store_samples import (
     Asked,
     at_fault_points,
     commit,
-    forget_matrices,
+    forget_segments,
     insertion,
     replacement,
     unit_vectors,
@@ -68,7 +68,7 @@ def test_embeddings_move_into_one_shard(client: LocalStore, account: int) -> Non
     assert client.fold() == 5
     assert client.pending_embeddings() == 0
     assert shards(client) == [("folded-1.parquet", 5)]
-    forget_matrices(client)
+    forget_segments(client)
     np.testing.assert_array_equal(stored_people(client, account, "main").vectors, vectors)
     (file,) = client.path.glob("embeddings/*/*")
     metadata = json.loads(pq.read_schema(file).metadata[b"facepipe"])
@@ -83,7 +83,7 @@ def test_many_embeddings_move_in_parts(client: LocalStore, account: int, monkeyp
     vectors = post(client, account, 5)
     assert client.fold() == 5
     assert [rows for _, rows in shards(client)] == [2, 2, 1]
-    forget_matrices(client)
+    forget_segments(client)
     np.testing.assert_array_equal(stored_people(client, account, "main").vectors, vectors)
     assert check_store(client).problems == []
 
@@ -101,7 +101,7 @@ def test_vectors_of_removed_faces_are_taken_out_of_shards(client: LocalStore, ac
     for path in client.path.rglob("*"):
         data = path.read_bytes() if path.is_file() and "catalog" not in path.name else b""
         assert vectors[1].tobytes() not in data, path
-    forget_matrices(client)
+    forget_segments(client)
     expected = np.stack([vectors[0], unit_vectors(1, 9)[0], vectors[3]])
     np.testing.assert_array_equal(stored_people(client, account, "main").vectors, expected)
     commit(client, Asked(account, "main", deleted=[records[0].person_id]))
@@ -138,7 +138,7 @@ def test_many_small_shards_become_one(client: LocalStore, account: int, monkeypa
         assert check_store(client).problems == []
     assert sizes[:5] == [[1], [1, 1], [3], [3, 1], [5]]
     assert sizes[-1] == [5, 5]  # shards of more than half the size stay
-    forget_matrices(client)
+    forget_segments(client)
     np.testing.assert_array_equal(stored_people(client, account, "main").vectors, np.stack(vectors))
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from pipeline.errors import DirectoryUnknown, ObjectUnknown, StoreError, StoreFull, TooManyDirectories
+from pipeline.store import segments
 from pipeline.store.checks.check import check_store
 from pipeline.store.files.objects import read_object
 from pipeline.store.local import LocalStore
@@ -34,6 +35,7 @@ from tests.store.store_samples import (
     reference,
     replacement,
     rows_of,
+    segments_of,
     sha,
     shard_commit,
     unit_vectors,
@@ -194,7 +196,7 @@ def test_faces_of_a_run_lose_their_deleted_person(filled: LocalStore) -> None:
         **dict.fromkeys(["detections", "page_subjects"], 2),
         "forgotten": -2,
         "corrections": -1,  # which tells who was deleted
-        "pending_deletes": -1,  # the matrix
+        "tombstones": -1,  # in its segment
     }
     assert check_store(filled).problems == []
 
@@ -220,10 +222,11 @@ def test_a_directory_exists_while_it_holds_an_identity(client: LocalStore, accou
     (first,) = commit(client, insertion(account, "one", 1, "A"))
     (second,) = commit(client, insertion(account, "two", 2, "B"))
     assert client.directories() == [DirectoryRow(account, "ann", name, 1, 1) for name in ("one", "two")]
-    stored_people(client, account, "two")
+    segments.fold(client, 1)
+    assert segments_of(client, 2) == [(1, 2, 2)]
     commit(client, Asked(account, "two", deleted=[second.person_id]))
     assert client.directories() == [DirectoryRow(account, "ann", "one", 1, 1)]
-    assert not list(client.path.glob("references/g0001/2.*"))
+    assert segments_of(client, 2) == []
     commit(client, insertion(account, "three", 3, "C"))  # takes the same number
     assert [record.name for record in stored_people(client, account, "three").persons] == ["C"]
     assert client.delete_directory(account, "one") == 1

@@ -6,24 +6,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from pipeline.store.commits.commit import write_pictures
-from pipeline.store.files import faults, segments
-from pipeline.store.files.durable import Folder
+from pipeline.store.files import faults
 from pipeline.store.files.faults import FAULT_POINTS
-from pipeline.store.files.segments import SegmentKey, SegmentRows, codes_of
 from pipeline.store.local import LocalStore
 from tests.store import store_samples
-from tests.store.store_samples import at_fault_points, of_version, unit_vectors
-
-
-def write_segment(folder: Folder) -> None:
-    """Writes an index segment of one reference."""
-    vectors, number, box = unit_vectors(1, 1, 2), np.ones(1, np.int64), np.zeros((1, 4), np.float32)
-    rows = SegmentRows(vectors, codes_of(vectors), number, number, ["ab" * 16], box, [()])
-    segments.write(folder, "references/g0001/1.segment", SegmentKey("ab", 1, 1, 2), rows, b"key")
+from tests.store.store_samples import at_fault_points, of_version
 
 
 def test_every_declared_point_is_met(tmp_path: Path) -> None:
@@ -32,7 +22,6 @@ def test_every_declared_point_is_met(tmp_path: Path) -> None:
         store_samples.play(tmp_path / "store", posts=True)
         with LocalStore.open(tmp_path / "store", command="test") as client:
             write_pictures(client.folder, [("ab" * 16, b"of a post that is never committed", "image/jpeg")], None)
-            write_segment(client.folder)
         LocalStore.open(of_version(1, tmp_path), command="migrate").close()
     assert seen == set(FAULT_POINTS)
 

@@ -9,10 +9,10 @@ import pytest
 
 from pipeline.errors import StoreUnwritable
 from pipeline.store import cleanup
+from pipeline.store.checks.check import check_store
 from pipeline.store.files.durable import Folder
-from pipeline.store.files.matrix import files, stem
 from pipeline.store.local import LocalStore
-from tests.store.store_samples import commit, insertion
+from tests.store.store_samples import commit, insertion, small_segments
 from tests.stored import stored_people
 
 KEPT = b"not of this store"
@@ -53,15 +53,27 @@ def test_a_temporary_name_that_is_a_link_is_not_written(tmp_path: Path, elsewher
     assert_kept(elsewhere)
 
 
-@pytest.mark.parametrize("file", files(stem(1, 1)))
-def test_a_matrix_that_is_a_link_is_made_again(store: Path, elsewhere: Path, file: str) -> None:
+def test_a_segment_that_is_a_link_is_not_read(
+    store: Path, elsewhere: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Even if it leads to the segment: what is behind a link may be changed by somebody else."""
     with LocalStore.open(store, command="test") as client:
         expected = np.array(stored_people(client, 1, "main").vectors)
-    (store / file).unlink()
-    (store / file).symlink_to(elsewhere / "kept.txt")
-    with LocalStore.open(store, command="test") as client:
-        np.testing.assert_array_equal(stored_people(client, 1, "main").vectors, expected)
-    assert not (store / file).is_symlink()
+    (file,) = store.glob("references/*/*")
+    content = file.read_bytes()
+    for target, what in ((elsewhere / "kept.txt", KEPT), (tmp_path / "segment", content)):
+        target.write_bytes(what)
+        file.unlink()
+        file.symlink_to(target)
+        caplog.clear()
+        with small_segments(), LocalStore.open(store, command="test") as client:
+            np.testing.assert_array_equal(stored_people(client, 1, "main").vectors, expected)
+            assert "not a plain file" in caplog.text
+        assert target.read_bytes() == what
+        with LocalStore.open(store, command="test") as client:
+            assert check_store(client).problems == []
+        assert not file.is_symlink()
+        (file,) = store.glob("references/*/*")
     assert_kept(elsewhere)
 
 

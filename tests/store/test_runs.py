@@ -35,7 +35,7 @@ from tests.store.store_samples import (
     execute,
     failing_at,
     flip,
-    forget_matrices,
+    forget_segments,
     identity,
     insertion,
     manifest_batches,
@@ -324,7 +324,7 @@ def test_pending_embeddings_are_read_like_those_in_shards(client: LocalStore, ru
     np.testing.assert_array_equal(
         np.array(client.faces_of_media([3])["embedding"].to_pylist(), np.float32), before[2:3]
     )
-    forget_matrices(client)
+    forget_segments(client)
     np.testing.assert_array_equal(stored_people(client, run.account_id, "main").vectors, before)
 
 

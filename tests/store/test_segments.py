@@ -7,6 +7,7 @@ import gc
 import hashlib
 import json
 import os
+import struct
 import subprocess
 import sys
 import threading
@@ -31,7 +32,17 @@ from pipeline.store.files.durable import Folder
 from pipeline.store.files.faults import FILE_STEPS
 from pipeline.store.files.mapped_rows import BLOCK_BYTES, BlockSums, CheckedBlocks, MappedRows
 from pipeline.store.files.segment_header import PAGE_BYTES, Header
-from pipeline.store.files.segments import MAX_ROWS, Segment, SegmentKey, SegmentRows, SegmentUnusable, codes_of
+from pipeline.store.files.segments import (
+    MAX_ROWS,
+    Segment,
+    SegmentKey,
+    SegmentRows,
+    SegmentUnusable,
+    VectorCodes,
+    codes_of,
+    image_table,
+    uuid_bytes,
+)
 from tests.store.store_samples import failing_at, flip, no_room, sha, unit_vectors
 from tests.store.test_disk import in_namespace
 
@@ -46,6 +57,16 @@ def person_id(number: int) -> str:
     return str(uuid.uuid5(uuid.NAMESPACE_OID, f"person {number}"))
 
 
+def person_of(row: np.ndarray) -> str:
+    """The text of the UUID with these bytes."""
+    return str(uuid.UUID(bytes=row.tobytes()))
+
+
+def hashes_of(count: int) -> list[tuple[str, ...]]:
+    """Of the photos of so many rows: none, one or two."""
+    return [(sha(f"{n}"), sha(f"pixels {n}"))[: n % 3] for n in range(count)]
+
+
 def rows_of(count: int, size: int = SIZE, hashes: Sequence[tuple[str, ...]] | None = None) -> SegmentRows:
     vectors = unit_vectors(count, seed=count, size=size)
     rng = np.random.default_rng(count)
@@ -54,9 +75,9 @@ def rows_of(count: int, size: int = SIZE, hashes: Sequence[tuple[str, ...]] | No
         codes=codes_of(vectors),
         seq=np.cumsum(rng.integers(1, 9, count)),
         order=rng.permutation(count),
-        person_ids=[person_id(n) for n in range(count)],
+        person_ids=uuid_bytes([person_id(n) for n in range(count)]),
         boxes=rng.uniform(-5, 500, (count, 4)).astype(np.float32),
-        image_hashes=[(sha(f"{n}"), sha(f"pixels {n}"))[: n % 3] for n in range(count)] if hashes is None else hashes,
+        images=image_table(hashes_of(count) if hashes is None else hashes, IMAGE_KEY),
     )
 
 
@@ -74,13 +95,12 @@ def written(folder: Folder, rows: SegmentRows) -> Segment:
 
 
 def expected_columns(rows: SegmentRows) -> dict[str, np.ndarray]:
-    ids = np.frombuffer(b"".join(uuid.UUID(text).bytes for text in rows.person_ids), np.uint8).reshape(-1, 16)
-    return {**{name: getattr(rows, name, ids) for name in COLUMNS}, **rows.codes._asdict(), "person_ids": ids}
+    return {**{name: getattr(rows, name, None) for name in COLUMNS}, **rows.codes._asdict()}
 
 
-def look_up_all(segment: Segment, rows: SegmentRows) -> None:
-    for person, hashes in zip(rows.person_ids, rows.image_hashes, strict=True):
-        segment.person_row(person)
+def look_up_all(segment: Segment) -> None:
+    for number, hashes in enumerate(hashes_of(len(segment))):
+        segment.person_row(person_id(number))
         for text in hashes:
             segment.image_rows(text)
 
@@ -158,13 +178,13 @@ def test_the_file_is_as_format_md_says(rows: SegmentRows, content: bytes) -> Non
         found[name] = np.frombuffer(content, section["dtype"], count, section["offset"]).reshape(section["shape"])
     for name, column in expected_columns(rows).items():
         np.testing.assert_array_equal(found[name], column)
-    firsts = [int.from_bytes(uuid.UUID(text).bytes[:8], "big") for text in rows.person_ids]
+    firsts = [int.from_bytes(uuid.UUID(person_id(n)).bytes[:8], "big") for n in range(ROWS)]
     assert sorted(zip(firsts, range(ROWS), strict=True)) == list(
         zip(found["person_keys"].tolist(), found["person_rows"].tolist(), strict=True)
     )
     digests = sorted(
         (hashlib.blake2b(text.encode(), key=IMAGE_KEY, digest_size=16).digest(), row)
-        for row, hashes in enumerate(rows.image_hashes)
+        for row, hashes in enumerate(hashes_of(ROWS))
         for text in hashes
     )
     halves = zip(found["image_high"].tolist(), found["image_low"].tolist(), strict=True)
@@ -193,8 +213,10 @@ INVALID: dict[str, Callable[[SegmentRows], SegmentRows]] = {
     "not a number": lambda rows: dataclasses.replace(rows, vectors=np.full_like(rows.vectors, np.nan)),
     "too few codes": lambda rows: dataclasses.replace(rows, codes=codes_of(rows.vectors[1:])),
     "too few persons": lambda rows: dataclasses.replace(rows, person_ids=rows.person_ids[1:]),
-    "no person's id": lambda rows: dataclasses.replace(rows, person_ids=["x", *rows.person_ids[1:]]),
-    "too few images": lambda rows: dataclasses.replace(rows, image_hashes=rows.image_hashes[1:]),
+    "half of each person's id": lambda rows: dataclasses.replace(rows, person_ids=rows.person_ids[:, :8]),
+    "too few rows of images": lambda rows: dataclasses.replace(
+        rows, images=rows.images._replace(rows=rows.images.rows[1:])
+    ),
 }
 
 
@@ -246,7 +268,7 @@ def test_rows_out_of_range_are_refused(folder: Folder) -> None:
 
 def test_persons_and_images_are_found(rows: SegmentRows, folder: Folder) -> None:
     segment = open_in(folder)
-    assert [segment.person_row(text) for text in rows.person_ids] == list(range(ROWS))
+    assert [segment.person_row(person_of(row)) for row in rows.person_ids] == list(range(ROWS))
     for number in (1, 2, 5, 2999):
         assert segment.image_rows(sha(f"{number}")) == [number]
         assert segment.image_rows(sha(f"pixels {number}")) == ([number] if number % 3 == 2 else [])
@@ -276,8 +298,8 @@ def test_lookups_agree_with_a_dictionary_even_if_halves_collide(
     hashes = data.draw(st.lists(st.lists(texts, max_size=3).map(tuple), min_size=count, max_size=count))
     drawn = data.draw(st.lists(st.tuples(halves, halves), min_size=5, max_size=5, unique=True))
     digests = {text: first + rest for text, (first, rest) in zip(["", "a", "b", "c", "d"], drawn, strict=True)}
-    rows = dataclasses.replace(rows_of(count, 2, hashes), person_ids=people)
     with patch.object(segments, "_digest", lambda text, _: digests[text]):
+        rows = dataclasses.replace(rows_of(count, 2, hashes), person_ids=uuid_bytes(people))
         segment = written(Folder(tmp_path_factory.mktemp("lookups")), rows)
         for text in digests:
             assert segment.image_rows(text) == [row for row in range(count) if text in hashes[row]]
@@ -285,6 +307,113 @@ def test_lookups_agree_with_a_dictionary_even_if_halves_collide(
     for first in (bytes(8), b"\xff" * 8, b"\xff" * 7 + b"\xfe"):
         for text in {*people, str(uuid.UUID(bytes=first + b"12345678"))}:
             assert segment.person_row(text) == model.get(text)
+
+
+# Removed rows, and several segments as one
+
+
+def part_of(rows: SegmentRows, kept: np.ndarray, hashes: Sequence[tuple[str, ...]]) -> SegmentRows:
+    """The rows at these positions; `hashes` of all rows."""
+    columns = {name: getattr(rows, name)[kept] for name in ("vectors", "seq", "order", "person_ids", "boxes")}
+    codes = VectorCodes(*(column[kept] for column in rows.codes))
+    return SegmentRows(codes=codes, images=image_table([hashes[row] for row in kept], IMAGE_KEY), **columns)
+
+
+def assert_same(found: SegmentRows, expected: SegmentRows) -> None:
+    columns = expected.columns
+    assert found.columns.keys() == columns.keys()
+    for name, column in found.columns.items():
+        assert (column.dtype, column.shape) == (columns[name].dtype, columns[name].shape), name
+        assert column.tobytes() == columns[name].tobytes(), name
+
+
+@given(count=st.integers(1, 40), data=st.data())
+def test_removed_rows_are_dead_and_the_others_live(
+    tmp_path_factory: pytest.TempPathFactory, count: int, data: st.DataObject
+) -> None:
+    rows = rows_of(count, 5)
+    folder, key = Folder(tmp_path_factory.mktemp("live")), dataclasses.replace(KEY, embedding_size=5)
+    write(folder, rows)
+    dead = np.array(sorted(data.draw(st.sets(st.integers(0, count - 1)))), np.int64)
+    elsewhere = np.array(data.draw(st.lists(st.integers(-5, 999)).map(lambda found: [*{*found} - {*rows.seq}])), int)
+    removed = np.concatenate([elsewhere, rows.seq[dead[::-1]]])
+    segment = Segment.open(folder, NAME, key, IMAGE_KEY, removed)
+    assert segment.dead.tolist() == dead.tolist()
+    assert len(segment) == count  # its rows stay where they are
+    assert_same(segment.live(), part_of(rows, np.setdiff1d(np.arange(count), dead), hashes_of(count)))
+
+
+def test_without_a_list_of_removed_ones_all_live(folder: Folder, rows: SegmentRows) -> None:
+    segment = open_in(folder)
+    assert segment.dead.tolist() == []
+    assert_same(segment.live(), rows)
+
+
+def test_the_rows_of_a_segment_outlive_it(tmp_path: Path) -> None:
+    """A caller keeps them while it writes another file."""
+    folder, rows = Folder(tmp_path), rows_of(20)
+    mapped = weakref.ref((segment := written(folder, rows))._mapped)
+    live = segment.live()
+    del segment
+    gc.collect()
+    assert mapped() is None
+    assert_same(live, rows)
+
+
+@given(cuts=st.lists(st.integers(0, 12), max_size=4).map(sorted))
+def test_parts_joined_are_the_whole(cuts: list[int]) -> None:
+    """Also if parts are empty."""
+    rows = rows_of(12, 3)
+    ranges = zip([0, *cuts], [*cuts, 12], strict=True)
+    parts = [part_of(rows, np.arange(start, stop), hashes_of(12)) for start, stop in ranges]
+    assert [len(part) for part in parts] == np.diff([0, *cuts, 12]).tolist()
+    assert_same(SegmentRows.joined(parts), rows)
+
+
+def test_merged_without_removed_rows(tmp_path: Path) -> None:
+    """What a segment keeps, joined with the next ones and written, is found by person and image."""
+    rows, hashes, folder = rows_of(30), hashes_of(30), Folder(tmp_path)
+    kept = np.setdiff1d(np.arange(30), [0, 7, 19])
+    write(folder, part_of(rows, np.arange(20), hashes))
+    old = Segment.open(folder, NAME, KEY, IMAGE_KEY, rows.seq[[0, 7, 19]]).live()
+    merged = written(folder, SegmentRows.joined([old, part_of(rows, np.arange(20, 30), hashes)]))
+    assert merged.seq.checked(0, 27).tolist() == rows.seq[kept].tolist()
+    for place, row in enumerate(kept.tolist()):
+        assert merged.person_row(person_id(row)) == place
+        assert [merged.image_rows(text) for text in hashes[row]] == [[place]] * len(hashes[row])
+    for row in (0, 7, 19):
+        assert merged.person_row(person_id(row)) is None
+        assert [merged.image_rows(text) for text in hashes[row]] == [[]] * len(hashes[row])
+
+
+def test_damaged_rows_are_not_joined(content: bytes, tmp_path: Path) -> None:
+    """Else they would get a valid checksum."""
+    for region in (*COLUMNS, "image_high", "image_low", "image_rows"):
+        folder = holding(content, tmp_path / region)
+        flip(folder.path(NAME), regions(content)[region], 3)
+        with pytest.raises(StoreDamaged, match=region):
+            open_in(folder).live()
+
+
+def test_damaged_numbers_are_noticed_when_removed_rows_are_looked_for(content: bytes, folder: Folder) -> None:
+    flip(folder.path(NAME), regions(content)["seq"], 3)
+    with pytest.raises(StoreDamaged, match="seq"):
+        Segment.open(folder, NAME, KEY, IMAGE_KEY, np.array([1]))
+
+
+def test_a_hash_that_a_photo_has_twice_is_in_the_table_once() -> None:
+    table = image_table([("a", "a"), (), ("b", "a")], IMAGE_KEY)
+    assert table.rows.tolist() == [0, 2, 2]
+    digest = hashlib.blake2b(b"a", key=IMAGE_KEY, digest_size=16).digest()
+    assert (int(table.high[0]), int(table.low[0])) == struct.unpack(">QQ", digest)
+    assert table.high[2] == table.high[0]
+    assert [len(column) for column in image_table([(), ()], IMAGE_KEY)] == [0, 0, 0]
+
+
+def test_the_bytes_of_uuids() -> None:
+    assert uuid_bytes([]).shape == (0, 16)
+    texts = [person_id(n) for n in range(3)]
+    assert [person_of(row) for row in uuid_bytes(texts)] == texts
 
 
 # What is not used
@@ -426,7 +555,7 @@ def test_a_bit_of_header_or_checksums_is_noticed_when_it_is_opened(content: byte
 
 
 @pytest.mark.parametrize("region", [*COLUMNS, *TABLES, "padding"])
-def test_a_bit_of_a_section_is_noticed(content: bytes, folder: Folder, region: str, rows: SegmentRows) -> None:
+def test_a_bit_of_a_section_is_noticed(content: bytes, folder: Folder, region: str) -> None:
     flip(folder.path(NAME), regions(content)[region], 3)
     segment = open_in(folder)
     damage = segment.verify()
@@ -434,7 +563,7 @@ def test_a_bit_of_a_section_is_noticed(content: bytes, folder: Folder, region: s
     assert region == "padding" or region in damage
     if region in TABLES:
         with pytest.raises(StoreDamaged, match="is not as it was written"):
-            look_up_all(segment, rows)
+            look_up_all(segment)
     elif region in COLUMNS:
         for _ in range(2):
             with pytest.raises(StoreDamaged, match=r"7-1\.segment is not as it was written: bytes .*check .*--repair"):
@@ -479,8 +608,8 @@ def test_a_block_is_compared_once_and_only_if_it_is_used(rows: SegmentRows, fold
         assert compared.call_count == 1
         for name in COLUMNS:
             getattr(segment, name).checked(0, ROWS)
-        segment.person_row(rows.person_ids[0])
-        segment.image_rows(rows.image_hashes[1][0])
+        segment.person_row(person_id(0))
+        segment.image_rows(hashes_of(2)[1][0])
         header = Header.read(folder.path(NAME).read_bytes()[:PAGE_BYTES])
         assert compared.call_count == header.blocks
         segment.vectors.at(np.arange(ROWS))
@@ -532,12 +661,12 @@ def test_any_number_of_threads_may_read_at_once(rows: SegmentRows, folder: Folde
                 if stored.checked(start, stop).tobytes() != column[start:stop].tobytes():
                     wrong.append(name)
             row = int(some[0])
-            if segment.person_row(rows.person_ids[row]) != row:
+            if segment.person_row(person_id(row)) != row:
                 wrong.append("person")
-            if any(segment.image_rows(text) != [row] for text in rows.image_hashes[row]):
+            if any(segment.image_rows(text) != [row] for text in hashes[row]):
                 wrong.append("image")
 
-    expected = expected_columns(rows)
+    expected, hashes = expected_columns(rows), hashes_of(ROWS)
     readers = [threading.Thread(target=read, args=(seed,)) for seed in range(8)]
     for reader in readers:
         reader.start()
@@ -647,8 +776,14 @@ def test_numpy_and_the_compiled_loop_make_the_same_codes() -> None:
     pytest.importorskip("numba")
     from pipeline.matching import int8_kernels
 
+    def quantized(vectors: np.ndarray) -> VectorCodes:
+        rows, size = vectors.shape
+        made = VectorCodes(np.empty((rows, size), np.int8), np.empty(rows, np.float32), np.empty(rows, np.float32))
+        int8_kernels.quantize(np.ascontiguousarray(vectors), *made)
+        return made
+
     for vectors in (*VECTORS.values(), unit_vectors(5000, 1, 512), uneven(300, 512), unit_vectors(9, 1, 512)[::2]):
-        plain, compiled = codes_of(vectors), codes_of(vectors, int8_kernels.quantize)
+        plain, compiled = codes_of(vectors), quantized(vectors)
         np.testing.assert_array_equal(plain.codes, compiled.codes)
         np.testing.assert_array_equal(plain.scales, compiled.scales)
         np.testing.assert_allclose(plain.errors, compiled.errors, rtol=2.0**-22, atol=0)

@@ -189,7 +189,7 @@ def test_finished_run_shards_are_deleted_and_pending_deletes_replayed(tmp_path: 
     with LocalStore.open(tmp_path / "s", command="test") as client:
         assert client.extracted_shards(run.run_id) == set()
         assert check_store(client).problems == []
-        assert len(stored_people(client, account, "main")) == SHARD_ROWS  # nothing was appended to their matrix
+        assert len(stored_people(client, account, "main")) == SHARD_ROWS
 
 
 def test_nobody_waits_for_the_checkpoint_after_his_answer(client: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:

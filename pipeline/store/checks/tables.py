@@ -36,7 +36,15 @@ _REFERENCES: Final = {
     "image_guid": "objects.image_guid",
     "undoes": "corrections.correction_id",
 }
-_MAY_BE_GONE: Final = frozenset({"replaced_images.image_guid", "page_subjects.person_id", "page_subjects.media_id"})
+_MAY_BE_GONE: Final = frozenset(
+    {
+        "replaced_images.image_guid",
+        "page_subjects.person_id",
+        "page_subjects.media_id",
+        "tombstones.person_id",
+        "tombstones.face_id",
+    }
+)
 _UNIQUE = (
     ("media", "media_id"),
     ("faces", "face_id"),

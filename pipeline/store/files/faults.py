@@ -20,7 +20,6 @@ FILE_KINDS = (
     "sums",
     "embeddings",
     "object",
-    "matrix",
     "segment",
     "report",
     "export",
