@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from unittest.mock import patch
@@ -20,8 +21,9 @@ from pipeline.config import MatchSettings
 from pipeline.errors import StoreDamaged, StoreFull
 from pipeline.jobs.people import People
 from pipeline.jobs.store import Store
+from pipeline.people import records
 from pipeline.people.types import PostRequest
-from pipeline.store import local, segments
+from pipeline.store import segments
 from pipeline.store.catalog.directories import directory_id
 from pipeline.store.catalog.references import open_segment, references, segment_rows
 from pipeline.store.checks.check import check_store
@@ -162,7 +164,7 @@ def test_posts_are_in_none_until_enough_wait(client: LocalStore, account: int) -
 
 
 def test_a_first_reader_writes_many(client: LocalStore, account: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local, "_MANY", 3)
+    monkeypatch.setattr(records, "_LONG_TAIL", 3)
     post(client, 1, 2)
     stored_people(client, account, "main")
     assert segments_of(client) == []
@@ -442,7 +444,7 @@ def test_one_who_is_deleted_while_segments_are_merged(filled: LocalStore, seq: i
     post(filled, *range(51, 56))
     delete(filled, 5)
     with small_segments(most=100), at_fault_points(at_first("segment.rename", lambda: delete(filled, seq))):
-        segments.fold(filled)
+        deque(segments.fold(filled), 0)
     assert len(segments_of(filled)) == 1
     assert tombstones_of(filled) == [(seq, True)]
     assert_right(filled)
@@ -591,7 +593,7 @@ def test_a_full_disk_is_not_filled_further(client: LocalStore, fault: str) -> No
 def test_a_disk_without_room(filled: LocalStore) -> None:
     post(filled, 50, 51)
     with no_room(), pytest.raises(StoreFull):
-        segments.fold(filled)
+        deque(segments.fold(filled), 0)
     assert segments_of(filled) == [(8, 1, 8)]
     assert_right(filled)
     delete(filled, 3)

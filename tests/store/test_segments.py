@@ -298,11 +298,13 @@ def test_lookups_agree_with_a_dictionary_even_if_halves_collide(
     hashes = data.draw(st.lists(st.lists(texts, max_size=3).map(tuple), min_size=count, max_size=count))
     drawn = data.draw(st.lists(st.tuples(halves, halves), min_size=5, max_size=5, unique=True))
     digests = {text: first + rest for text, (first, rest) in zip(["", "a", "b", "c", "d"], drawn, strict=True)}
+    segments._halves.cache_clear()
     with patch.object(segments, "_digest", lambda text, _: digests[text]):
         rows = dataclasses.replace(rows_of(count, 2, hashes), person_ids=uuid_bytes(people))
         segment = written(Folder(tmp_path_factory.mktemp("lookups")), rows)
         for text in digests:
             assert segment.image_rows(text) == [row for row in range(count) if text in hashes[row]]
+    segments._halves.cache_clear()
     model = {text: row for row, text in enumerate(people)}
     for first in (bytes(8), b"\xff" * 8, b"\xff" * 7 + b"\xfe"):
         for text in {*people, str(uuid.UUID(bytes=first + b"12345678"))}:
@@ -397,7 +399,7 @@ def test_damaged_rows_are_not_joined(content: bytes, tmp_path: Path) -> None:
 
 def test_damaged_numbers_are_noticed_when_removed_rows_are_looked_for(content: bytes, folder: Folder) -> None:
     flip(folder.path(NAME), regions(content)["seq"], 3)
-    with pytest.raises(StoreDamaged, match="seq"):
+    with pytest.raises(SegmentUnusable, match="numbers"):
         Segment.open(folder, NAME, KEY, IMAGE_KEY, np.array([1]))
 
 
@@ -467,7 +469,7 @@ PLACES: dict[str, Callable[[Path], object]] = {
 @pytest.mark.parametrize("change", PLACES.values(), ids=PLACES)
 def test_what_is_no_file_is_not_used(folder: Folder, change: Callable[[Path], object]) -> None:
     change(folder.path(NAME))
-    with pytest.raises(SegmentUnusable, match=r"not a plain file|No such file"):
+    with pytest.raises(SegmentUnusable, match=r"not a plain file|is missing"):
         open_in(folder)
 
 
