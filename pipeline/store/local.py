@@ -92,7 +92,7 @@ class LocalStore(RunFiles):
         self.path = root
         self.master_key: MasterKey | None = None
         self._image_keys: dict[int, bytes | None] = {}
-        # Who holds it: no other embedding shard or index segment is on its way into the catalog, but for unfinished runs.
+        # Who holds it: no other embedding shard or index segment is being added, except by unfinished runs.
         self.embeddings_lock = threading.RLock()
         self._lock = StoreLock.acquire(root, command, reading=reading)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="store-writer")
