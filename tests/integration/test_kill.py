@@ -30,15 +30,14 @@ from tests.integration.snapshot import assert_whole, snapshot
 from tests.people.changes import CHANGES, Contents, contents, held, make, prepare, same_each_time
 from tests.store.store_samples import at_fault_points
 
-# An undisturbed first run does not export, note what it read again or what is labelled anew, overwrite removed rows of
-# a reference matrix, commit a request or a correction, fold, migrate an older store or set a picture aside. The tests
-# of the store, and of changes, kill those.
+# An undisturbed first run does not export, note what it read again or what is labelled anew, have enough people for an
+# index segment, commit a request or a correction, fold, migrate an older store or set a picture aside. The tests of the
+# store, and of changes, kill those.
 UNMET = (
     "note_scan.",
     "note_labels.",
     "export.",
-    "matrix.rename",
-    "matrix.fsync_folder",
+    "segment.",
     "change.",
     "correction.",
     "fold.",
@@ -173,7 +172,7 @@ class Changed:
             return list(range(len(self.met[change])))
         chosen: dict[str, list[str]] = {name: [] for name in self.met}
         for point in sorted({point for met in self.met.values() for point in met}):
-            if point.startswith(("fold.", "embeddings.", "matrix.")):
+            if point.startswith(("fold.", "embeddings.", "segment.")):
                 continue
             chosen[min((n for n in self.met if point in self.met[n]), key=lambda n: len(chosen[n]))].append(point)
         return [self.met[change].index(point) for point in chosen[change] or self.met[change][:1]]

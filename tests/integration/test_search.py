@@ -15,9 +15,10 @@ from pipeline.config import Settings
 from pipeline.jobs.calibration_file import write_calibration
 from pipeline.jobs.store_identity import make_identity
 from pipeline.matching.calibration import Calibration
+from pipeline.store.local import LocalStore
 from tests.cli.report import answer, facepipe
 from tests.integration.conftest import Runner
-from tests.store.store_samples import flip
+from tests.store.store_samples import flip, segments_of, small_segments
 from tests.store.test_disk import in_namespace
 
 pytestmark = pytest.mark.usefixtures("loaded_once")
@@ -78,15 +79,18 @@ def rounded(report: str) -> Any:
     [
         lambda _: None,
         lambda store: shutil.rmtree(store / "references"),
-        lambda store: flip(store / "references/g0001/1.f32", 5),
+        lambda store: flip(next(store.glob("references/*/*")), 99),
     ],
-    ids=["whole", "without a matrix", "with a damaged matrix"],
+    ids=["whole", "without a segment", "with a damaged segment"],
 )
 def test_on_a_read_only_disk_the_answer_is_the_same(
     archive: Path, tmp_path: Path, damage: Callable[[Path], object]
 ) -> None:
     photo, disk = archive / "photos/c-both.png", tmp_path / "disk"
     store = shutil.copytree(archive / "store", disk / "store")
+    with small_segments(), LocalStore.open(store, command="test") as client:
+        client.fold()
+        assert len(segments_of(client)) == 1
     expected = answer("search", photo, "--store", store, "--device", "cpu")
     assert [face["identity"] is not None for face in expected["faces"]] == [True, True]
     damage(store)

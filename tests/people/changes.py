@@ -22,12 +22,13 @@ from pipeline.jobs.people import People
 from pipeline.jobs.store import Store
 from pipeline.people.service import IdentityService
 from pipeline.people.types import PostRequest
+from pipeline.store.files.segment_header import PAGE_BYTES, Header
 from pipeline.store.local import LocalStore
 from pipeline.store.records import API, NO_CHANGE, CorrectionRequest, PersonChange, ScanNotes, SourceMove
 from pipeline.store.schema import TABLES
 from tests.asking import ask_for
 from tests.people.coded_archive import SETTINGS, SIZE, make_store, run_over, serving, write_photo
-from tests.stored import stored_people
+from tests.store.store_samples import segments_of, small_segments
 
 PHOTOS = {
     "a1": [Shown(1)],
@@ -138,8 +139,9 @@ def prepare(folder: Path) -> Path:
             prepared.hide("Berta")
             prepared.undo()
             prepared.move(10, None)
-            stored_people(opened, 1, "main")
-            opened.fold()
+            with small_segments():
+                opened.fold()
+            assert len(segments_of(opened)) == 1
     return store
 
 
@@ -147,21 +149,24 @@ Contents: TypeAlias = Mapping[str, object]
 
 
 def contents(store: LocalStore) -> Contents:
-    """All that a store holds: its tables, and the hashes of its pictures and vectors."""
-    tables = [table for table in TABLES if table != "commits"]
+    """All that a store holds: its tables, and the hashes of its pictures and vectors. Not its index segments, which
+    follow from these."""
+    tables = [table for table in TABLES if table not in ("commits", "segments", "tombstones")]
     rows = {table: store.read(f"SELECT * FROM core.{table} ORDER BY ALL").to_pylist() for table in tables}
     files = (path for name in ("objects", "embeddings") for path in (store.path / name).rglob("*") if path.is_file())
     return rows | {str(p.relative_to(store.path)): hashlib.sha256(p.read_bytes()).hexdigest() for p in files}
 
 
 def held(store: Path, size: int = SIZE) -> set[bytes | str]:
-    """What the files of a store have of people: each vector of its embeddings and matrices, and the paths of pictures
-    and pages."""
+    """What the files of a store have of people: each vector of its embeddings and index segments, and the paths of
+    pictures and pages."""
     kept: set[bytes | str] = set()
     for file in store.glob("embeddings/*/*"):
         kept.update(np.array(row, "<f4").tobytes() for row in pq.read_table(file)["embedding"].to_pylist())
-    for file in store.glob("references/*/*.f32*"):
-        kept.update(row.tobytes() for row in np.fromfile(file, "<f4").reshape(-1, size) if row.any())
+    for file in store.glob("references/*/*"):
+        data = file.read_bytes()
+        vectors = Header.read(data[:PAGE_BYTES]).sections["vectors"]
+        kept.update(data[start : start + 4 * size] for start in range(vectors.offset, vectors.end, 4 * size))
     files = (path for pattern in ("objects/**/*", "runs/*/*.html") for path in store.glob(pattern) if path.is_file())
     return kept | {str(path.relative_to(store)) for path in files}
 

@@ -25,7 +25,7 @@ from pipeline.jobs.decode_rejected import decode_rejected
 from pipeline.jobs.run import RunRequest, run
 from pipeline.jobs.store_identity import make_identity
 from pipeline.people.types import PostRequest
-from pipeline.store import cleanup
+from pipeline.store import erasure
 from pipeline.store.catalog import corrections
 from pipeline.store.checks.check import check_store
 from pipeline.store.files.crypto import MasterKey
@@ -278,7 +278,7 @@ def test_vectors_that_come_again_before_a_fold_are_no_damage(store: Path, monkey
             people.service.correct(CorrectionRequest(1, "main", "regroup", gate=settings.match), decoded)
             assert check_store(client).problems == []
             with monkeypatch.context() as patched:
-                patched.setattr(cleanup, "_stale_shards", lambda _: [])
+                patched.setattr(erasure, "_stale_shards", lambda _: [])
                 client.fold()
             assert check_store(client).problems == []
             if not again:
