@@ -20,9 +20,7 @@ from pipeline.errors import (
     ObjectUnknown,
     StoreDamaged,
     StoreError,
-    StoreFull,
     StoreMissing,
-    StoreUnwritable,
 )
 from pipeline.store import cleanup, erasure, segments
 from pipeline.store.catalog import (
@@ -287,15 +285,15 @@ class LocalStore(RunFiles):
         return self.submit(read, account_id, directory)
 
     def fold_tails(self, least: int = 0) -> None:
-        """Writes references that are in no segment yet into some, if at least so many of a directory are. Without room
-        for them they are used all the same."""
+        """Writes references that are in no segment yet into some, if at least so many of a directory are. If that fails
+        they are used all the same, and it is tried again."""
         if self._catalog.read_only:
             return
         try:
             with self.embeddings_lock:
                 deque(segments.fold(self, least), 0)
-        except (StoreFull, StoreUnwritable) as exc:
-            _log.warning("no index segment could be written; that is tried again: %s", exc)
+        except StoreError as exc:
+            _log.warning("an index segment could not be written: %s", exc)
 
     # The whole store
 
