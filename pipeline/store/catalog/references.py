@@ -120,7 +120,7 @@ def _open_segments(catalog: Catalog, directory: int | None) -> list[Segment]:
 
 
 def open_segment(catalog: Catalog, directory: int, row: SegmentRow, removed: IntArray) -> Segment:
-    """Raises SegmentUnusable, StoreDamaged."""
+    """Raises SegmentUnusable."""
     secrets = SegmentSecrets.of(catalog)
     key = SegmentKey(secrets.store, catalog.generation, directory, catalog.identity.embedding_size)
     segment = Segment.open(catalog.folder, row.file, key, secrets.images, removed)

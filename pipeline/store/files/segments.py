@@ -252,7 +252,7 @@ class Segment:
         references that were removed, of this segment or others.
 
         Raises SegmentUnusable if it is missing, damaged in header or checksums, cut off, a link, of something else than
-        `key`, or was written under another `image_key`; StoreDamaged if the numbers of its references are damaged.
+        `key`, or was written under another `image_key`, or if numbers are looked for and damaged.
         """
         try:
             mapped = _map(folder, relative)
@@ -269,7 +269,11 @@ class Segment:
             raise SegmentUnusable("its checksums are not as they were written")
         segment = cls(folder, relative, header, mapped, image_key)
         if removed is not None and len(removed):
-            segment.dead = np.flatnonzero(np.isin(segment.seq.checked(0, len(segment)), removed))
+            try:
+                numbers = segment.seq.checked(0, len(segment))
+            except StoreDamaged as exc:
+                raise SegmentUnusable(str(exc)) from exc
+            segment.dead = np.flatnonzero(np.isin(numbers, removed))
         return segment
 
     def __len__(self) -> int:
