@@ -397,7 +397,7 @@ def test_damaged_rows_are_not_joined(content: bytes, tmp_path: Path) -> None:
 
 def test_damaged_numbers_are_noticed_when_removed_rows_are_looked_for(content: bytes, folder: Folder) -> None:
     flip(folder.path(NAME), regions(content)["seq"], 3)
-    with pytest.raises(StoreDamaged, match="seq"):
+    with pytest.raises(SegmentUnusable, match="seq"):
         Segment.open(folder, NAME, KEY, IMAGE_KEY, np.array([1]))
 
 
