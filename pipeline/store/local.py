@@ -271,6 +271,7 @@ class LocalStore(RunFiles):
             except SegmentUnusable as exc:
                 _log.warning("the index segments of %s are made again from the embeddings: %s", directory, exc)
                 self.submit(segments.forget, here)
+                self.unlink_needless()
                 segments.fold(self, directories=[here])
         return self._references(account_id, directory)
 
