@@ -281,6 +281,7 @@ class LocalStore(RunFiles):
             here = self.submit(directory_id, account_id, directory)
             if here is not None:
                 self.submit(segments.forget, here)
+                self.unlink_needless()
         self.fold_tails()
         return self.submit(read, account_id, directory)
 

@@ -168,6 +168,7 @@ def _write(store: OpenStore, plan: _Plan) -> None:
     except (SegmentUnusable, StoreDamaged) as exc:
         _log.warning("the index segments of a directory are damaged, and made again from the embeddings: %s", exc)
         store.submit(forget, plan.directory)
+        unlink_pending(store)  # it may have what is to be erased
         return
     pieces = range(0, len(plan.tail), _PIECE_ROWS)
     parts += [store.submit(_piece, plan.directory, plan.tail[start : start + _PIECE_ROWS]) for start in pieces]

@@ -384,16 +384,18 @@ def test_a_deleted_directory_leaves_no_segment(filled: LocalStore) -> None:
     assert check_store(filled).problems == []
 
 
-def test_what_is_erased_from_a_damaged_segment_is_in_no_file(filled: LocalStore) -> None:
+@pytest.mark.usefixtures("account")
+def test_what_is_erased_from_a_damaged_segment_is_in_no_file(client: LocalStore) -> None:
     """The whole segment is deleted."""
-    vectors = [vector for _, vector in recorded(filled).values()]
-    delete(filled, 3)
-    flip(next(filled.path.glob("references/*/*")), 200)
+    post(client, *range(8))
+    client.fold(min_pending=100)
+    delete(client, 3)
+    flip(next(client.path.glob("references/*/*")), 200)
     with small_segments(least=100):
-        filled.fold()
-    assert files_with(filled.path, vectors[2]) == []
-    assert (segments_of(filled), tombstones_of(filled)) == ([], [])
-    assert_right(filled)
+        client.fold(min_pending=100)
+    assert files_with(client.path, vector_of(2)) == []
+    assert (segments_of(client), tombstones_of(client)) == ([], [])
+    assert_right(client)
 
 
 # Meanwhile
@@ -631,6 +633,7 @@ UNUSABLE: dict[str, Callable[[Path], object]] = {
     "cut off": lambda file: file.write_bytes(file.read_bytes()[:-5]),
     "a bit of the header": lambda file: flip(file, 99),
     "a bit of the checksums": lambda file: flip(file, -1),
+    "a bit of the numbers": lambda file: flip(file, of_section(file, "seq") + 1),
     "of another store": of_another_store,
 }
 
@@ -720,6 +723,8 @@ def test_on_a_read_only_disk_people_are_listed_and_found(
     store: Path, tmp_path: Path, damage: Callable[[Path], object]
 ) -> None:
     """With or without the segment."""
+    with LocalStore.open(store, command="test") as client:
+        replace(client, 2, 50)
     damage(next(store.glob("references/*/*")))
     assert on_a_read_only_disk(store, tmp_path) == [str(NAMES), "8 True", "True"]
 

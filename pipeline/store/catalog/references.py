@@ -125,7 +125,7 @@ def _open_segments(catalog: Catalog, directory: int | None) -> list[Segment]:
 
 
 def open_segment(catalog: Catalog, directory: int, row: SegmentRow, removed: IntArray) -> Segment:
-    """Raises SegmentUnusable, StoreDamaged."""
+    """Raises SegmentUnusable."""
     secrets = SegmentSecrets.of(catalog)
     key = SegmentKey(secrets.store, catalog.generation, directory, catalog.identity.embedding_size)
     here = removed[(removed >= row.first_seq) & (removed <= row.last_seq)]
