@@ -388,7 +388,7 @@ def test_a_deleted_directory_leaves_no_segment(filled: LocalStore) -> None:
 def test_what_is_erased_from_a_damaged_segment_is_in_no_file(client: LocalStore) -> None:
     """The whole segment is deleted."""
     post(client, *range(8))
-    client.fold(min_pending=100)
+    deque(segments.fold(client), 0)
     delete(client, 3)
     flip(next(client.path.glob("references/*/*")), 200)
     with small_segments(least=100):
