@@ -2,8 +2,8 @@
 
 Each answer of the catalog shows all commits up to a number, and what is kept of it remembers that number: a change that
 is followed afterwards is applied to what does not show it yet. So records may be ahead of the index, for the moment
-between a commit and its `Directory.apply`, and are never behind it. Whom a writer decides
-about nobody else changes at the time (`locks`), so to a writer they are equal.
+between a commit and its `Directory.apply`, and are never behind it. To a writer they are equal: whom it decides about
+nobody else changes at the time (`locks`).
 
 A server keeps everybody, if they are not more than KEPT; a command keeps those whom it asked for.
 """
