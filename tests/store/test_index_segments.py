@@ -651,7 +651,7 @@ def test_one_that_cannot_be_used_is_made_again(
     with LocalStore.open(store, command="test") as client:
         assert seen(client) == expected
         assert "the index segments of main are made again from the embeddings" in caplog.text
-        assert [(rows, first) for rows, first, _ in segments_of_named(client)] == [(8, 1)]
+        assert [(rows, first) for rows, first, _ in segments_of(client)] == [(8, 1)]
         assert tombstones_of(client) == []
         client.fold()
         assert_right(client)
@@ -660,10 +660,12 @@ def test_one_that_cannot_be_used_is_made_again(
         assert not caplog.text
 
 
-def segments_of_named(client: LocalStore) -> list[tuple[int, int, int]]:
-    """`segments_of`, once files that nobody names are deleted."""
-    client.unlink_needless()
-    return segments_of(client)
+def test_a_damaged_one_of_few_references_is_deleted_at_once(store: Path) -> None:
+    flip(next(store.glob("references/*/*")), 99)
+    with small_segments(least=100), LocalStore.open(store, command="test") as client:
+        assert len(seen(client)) == 8
+        assert segments_of(client) == []
+        assert_right(client)
 
 
 def test_a_damaged_vector_is_never_used(store: Path) -> None:

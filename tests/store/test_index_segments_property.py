@@ -4,7 +4,7 @@ searches see what the catalog and the embeddings say, and nothing that was erase
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -25,7 +25,7 @@ from pipeline.store import segments
 from pipeline.store.catalog.directories import directory_ids
 from pipeline.store.local import LocalStore
 from tests.people.coded_archive import SETTINGS, SIZE, CodedExtractor, fill, run_over, write_photo
-from tests.store.store_samples import segments_of, small_segments
+from tests.store.store_samples import segments_of, small_segments, tombstones_of
 from tests.store.test_index_segments import assert_right, files_with, recorded
 
 picks = st.integers(0, 30)
@@ -37,22 +37,18 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return fill(tmp_path_factory.mktemp("template"))
 
 
-@pytest.fixture(autouse=True)
-def small() -> Iterator[None]:
-    """Segments of two or three references."""
-    with small_segments(2, 3):
-        yield
-
-
 def test_searches_see_what_is_recorded_and_what_is_erased_is_in_no_file(
     template: Path, tmp_path: Path, full: bool
 ) -> None:
-    numbers, written = iter(range(10**6)), set[int]()
+    numbers, written, removed = iter(range(10**6)), set[int](), set[bool]()
 
     class Machine(RuleBasedStateMachine):
         def __init__(self) -> None:
             super().__init__()
-            self.folder = shutil.copytree(template, tmp_path / str(next(numbers)))
+            number = next(numbers)
+            self.folder = shutil.copytree(template, tmp_path / str(number))
+            self.sizes = small_segments(*((1, 2), (2, 6))[number % 2])
+            self.sizes.__enter__()
             self.vectors: dict[int, bytes] = {}  # of each face that ever had one
             self.owners: dict[int, str | None] = {}  # the last one of each
             self._open()
@@ -68,6 +64,7 @@ def test_searches_see_what_is_recorded_and_what_is_erased_is_in_no_file(
 
         def teardown(self) -> None:
             self._close()
+            self.sizes.__exit__(None, None, None)
             shutil.rmtree(self.folder)
 
         def _ids(self) -> list[str]:
@@ -152,6 +149,7 @@ def test_searches_see_what_is_recorded_and_what_is_erased_is_in_no_file(
         def fold(self) -> None:
             self.store.fold()
             written.add(len(segments_of(self.store)))
+            removed.update(erase for _, erase in tombstones_of(self.store))
             alive = {vector for _, vector in recorded(self.store).values()}
             sql = "SELECT face_id FROM core.embeddings UNION SELECT face_id FROM core.pending_embeddings"
             kept = {*self.store.read(sql)["face_id"].to_pylist()}
@@ -203,3 +201,4 @@ def test_searches_see_what_is_recorded_and_what_is_erased_is_in_no_file(
         ),
     )
     assert max(written) > 1
+    assert removed <= {False}
