@@ -39,12 +39,14 @@ def test_killed_at_each_point_and_continued_the_store_is_the_same(tmp_path: Path
         sys.executable,
         "-W",
         "error",
-        store_samples.__file__,
+        "-m",
+        store_samples.__name__,
         str(tmp_path),
         "--kill",
         "ends" if full else "some",
     ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=850, check=False)
+    root = Path(__file__).parents[2]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=850, check=False, cwd=root)
     assert done.returncode == 0, done.stderr[-3000:]
     kills = int(done.stdout.split()[0])
     points = [name for name in FAULT_POINTS if not name.startswith(("migrate.", "set_aside"))]
