@@ -1,7 +1,7 @@
 """A small store with random vectors, made by the calls that a run makes.
 
-Also a script: `python -m tests.store.store_samples DIR` plays the scenario, `--kill some|ends|every` kills it at its fault
-points.
+Also a script: `python -m tests.store.store_samples DIR` plays the scenario, `--kill some|ends|every` kills it at its
+fault points.
 """
 
 from __future__ import annotations
