@@ -106,7 +106,7 @@ class Records:
     def keep_all(self) -> None:
         """Reads everybody, if they are not too many to be kept."""
         seq, kept = 0, self._kept
-        while self._count <= KEPT and self._kept is kept:  # else it was forgotten meanwhile
+        while self._count <= KEPT and self._kept is kept:  # else it was forgotten in between
             page = self._stored.persons_after(seq, _PAGE)
             records = page.records()
             with self._lock:

@@ -1,8 +1,8 @@
 """Erasing from files what transactions removed from the catalog.
 
 files that a transaction listed                  are deleted
-index segments with references that are erased   are written anew without them
-embedding shards with vectors of removed faces   are written anew without them
+index segments with references that are erased   are rewritten without them
+embedding shards with vectors of removed faces   are rewritten without them
 
 A shard with more rows than the catalog has faces in it needs no list, and a segment has its tombstones. So nothing that
 a crash interrupts is forgotten. `erase` runs when a store is opened, before each compaction (`LocalStore.fold`: after a

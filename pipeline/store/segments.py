@@ -45,8 +45,8 @@ FOLD_ROWS: Final = 256  # references that are worth a segment; fewer are read as
 _PIECE_ROWS: Final = 4096  # vectors that are read at once: other work of the catalog comes in between
 _GROWTH: Final = 2  # a segment is merged with new rows, if it has at most so many times as many
 _DEAD_SHARE: Final = 0.25  # of the rows of a segment that is rewritten without them
-# A removed reference is erased if its person or face is. One that was only replaced stays until its segment is written
-# anew.
+# A removed reference is erased if its person or face is. One that was only replaced stays until its segment is
+# rewritten.
 _TO_ERASE: Final = """
     SELECT t.directory_id, t.seq FROM core.tombstones t LEFT JOIN core.faces f ON f.face_id = t.face_id
     WHERE t.generation = ? AND (t.erase OR f.outcome IN ('removed', 'rejected'))
@@ -85,7 +85,7 @@ def fold(store: OpenStore, least: int = 0) -> Iterator[int]:
 
 
 def rewrite(store: OpenStore) -> None:
-    """Writes segments anew without what is to be erased, or of which many rows are removed. Raises as `fold`."""
+    """Rewrites segments without what is to be erased, or of which many rows are removed. Raises as `fold`."""
     for plan in store.submit(_rewriting_plans):
         _write(store, plan)
 
