@@ -30,7 +30,9 @@ from pipeline.store.catalog.references import (
     SegmentSecrets,
     hashes_of,
     load_embeddings,
+    open_segments,
     reference_rows,
+    removed_numbers,
     segment_files,
     segment_rows,
     tail_numbers,
@@ -38,7 +40,7 @@ from pipeline.store.catalog.references import (
 from pipeline.store.cleanup import delete_later, unlink_pending
 from pipeline.store.files import segments
 from pipeline.store.files.segment_header import MAX_ROWS, SegmentKey, SegmentUnreadable, SegmentUnusable
-from pipeline.store.files.segments import Segment, SegmentRows
+from pipeline.store.files.segments import SegmentRows
 from pipeline.types import FloatArray, IntArray, boxes_of
 
 FOLD_ROWS: Final = 256  # references that are worth a segment; fewer are read as fast without
@@ -146,11 +148,7 @@ def _removed(catalog: Catalog, directory: int, rows: Sequence[SegmentRow]) -> In
     """The numbers of removed references in these segments, which are next to each other."""
     if not rows:
         return np.empty(0, np.int64)
-    found = catalog.column(
-        "SELECT seq FROM core.tombstones WHERE generation = ? AND directory_id = ? AND seq BETWEEN ? AND ? ORDER BY 1",
-        [catalog.generation, directory, rows[0].first_seq, rows[-1].last_seq],
-    )
-    return np.array(found, np.int64)
+    return removed_numbers(catalog, directory, rows[0].first_seq, rows[-1].last_seq)
 
 
 # Writing
@@ -158,10 +156,8 @@ def _removed(catalog: Catalog, directory: int, rows: Sequence[SegmentRow]) -> In
 
 def _write(store: OpenStore, plan: _Plan) -> None:
     """Writes the planned segment, and names it."""
-    secrets = store.submit(SegmentSecrets.of)
-    key = SegmentKey(secrets.store, store.generation, plan.directory, store.identity.embedding_size)
     try:
-        opened = [Segment.open(store.folder, row.file, key, secrets.images, plan.removed) for row in plan.replaced]
+        opened = store.submit(open_segments, plan.directory, plan.replaced, plan.removed)
         parts = [segment.live() for segment in opened]
     except SegmentUnreadable as exc:
         raise StoreUnwritable(path=store.folder.root, detail=f"an index segment is needed, and {exc}") from exc
@@ -174,6 +170,8 @@ def _write(store: OpenStore, plan: _Plan) -> None:
     parts += [store.submit(_piece, plan.directory, plan.tail[start : start + _PIECE_ROWS]) for start in pieces]
     rows = SegmentRows.joined(parts)
     if len(rows):
+        secrets = store.submit(SegmentSecrets.of)
+        key = SegmentKey(secrets.store, store.generation, plan.directory, store.identity.embedding_size)
         first, last = int(rows.seq[0]), int(rows.seq[-1])
         file = f"references/g{store.generation:04d}/{plan.directory}-{first}-{str(uuid.uuid4())[:8]}.segment"
         try:
@@ -212,7 +210,7 @@ def rows_of(references: pa.Table, vectors: FloatArray, image_key: bytes) -> Segm
 
 
 def _name(catalog: Catalog, plan: _Plan, written: SegmentRow | None, numbers: IntArray) -> None:
-    """The transaction: the segment takes the place of others, unless the directory was deleted meanwhile. What was
+    """The transaction: the segment takes the place of others, unless the directory was deleted by then. What was
     removed since it was planned is erased with the next `rewrite`."""
     generation, directory = catalog.generation, plan.directory
     files = [row.file for row in plan.replaced]

@@ -21,7 +21,7 @@ import pytest
 from pipeline.errors import StoreDamaged, StoreFull
 from pipeline.store import cleanup
 from pipeline.store.catalog.opening import INTENTS_NAME
-from pipeline.store.catalog.references import SegmentSecrets, open_segment, segment_rows
+from pipeline.store.catalog.references import SegmentSecrets, open_segments, segment_rows
 from pipeline.store.checks.check import check_store, repair_store
 from pipeline.store.files import commit_count
 from pipeline.store.files.durable import Folder
@@ -426,7 +426,7 @@ def written_as(change: Callable[[SegmentRows], SegmentRows]) -> Callable[[LocalS
     def write(client: LocalStore) -> None:
         secrets = client.submit(SegmentSecrets.of)
         (row,) = client.submit(segment_rows, 1)
-        segment = client.submit(open_segment, 1, row, np.empty(0, np.int64))
+        (segment,) = client.submit(open_segments, 1, [row], np.empty(0, np.int64))
         write_segment(client.folder, row.file, segment.key, change(segment.live()), secrets.images)
 
     return write

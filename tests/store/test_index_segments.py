@@ -25,7 +25,7 @@ from pipeline.people import records
 from pipeline.people.types import PostRequest
 from pipeline.store import segments
 from pipeline.store.catalog.directories import directory_id
-from pipeline.store.catalog.references import open_segment, references, segment_rows
+from pipeline.store.catalog.references import open_segments, references, segment_rows
 from pipeline.store.checks.check import check_store
 from pipeline.store.files.segment_header import PAGE_BYTES, Header
 from pipeline.store.files.segments import codes_of
@@ -85,7 +85,7 @@ def assert_right(client: LocalStore, directory: str = "main") -> None:
     for row in client.submit(segment_rows, number):
         assert last < row.first_seq <= row.last_seq
         last = row.last_seq
-        numbers: IntArray = client.submit(open_segment, number, row, NOTHING).seq.checked(0, row.rows)
+        numbers: IntArray = client.submit(open_segments, number, [row], NOTHING)[0].seq.checked(0, row.rows)
         assert (numbers[0], numbers[-1]) == (row.first_seq, row.last_seq)
         written.update(numbers.tolist())
     removed = [seq for seq, _ in tombstones_of(client, number or 0)]

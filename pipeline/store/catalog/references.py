@@ -101,7 +101,9 @@ def references(catalog: Catalog, account_id: int, directory: str, *, mapped: boo
     """The current references of a directory. `mapped`: use its segments; else all are the tail. Raises StoreDamaged,
     and SegmentUnusable."""
     number = directory_id(catalog, account_id, directory)
-    segments = _open_segments(catalog, number) if mapped else []
+    segments: list[Segment] = []
+    if mapped and number is not None and (rows := segment_rows(catalog, number)):
+        segments = open_segments(catalog, number, rows, removed_numbers(catalog, number))
     tail = tail_rows(catalog, number) if mapped else reference_rows(catalog, number)
     return References(
         number=catalog.last_number,
@@ -114,25 +116,27 @@ def references(catalog: Catalog, account_id: int, directory: str, *, mapped: boo
     )
 
 
-def _open_segments(catalog: Catalog, directory: int | None) -> list[Segment]:
-    rows = segment_rows(catalog, directory)
-    if not rows or directory is None:
-        return []
-    removed = catalog.column(
-        "SELECT seq FROM core.tombstones WHERE generation = ? AND directory_id = ?", [catalog.generation, directory]
+def removed_numbers(catalog: Catalog, directory: int, first: int = 0, last: int = _LAST) -> IntArray:
+    """The numbers from `first` to `last` of removed references that segments of the directory have, ascending."""
+    found = catalog.column(
+        "SELECT seq FROM core.tombstones WHERE generation = ? AND directory_id = ? AND seq BETWEEN ? AND ? ORDER BY 1",
+        [catalog.generation, directory, first, last],
     )
-    return [open_segment(catalog, directory, row, np.array(removed, np.int64)) for row in rows]
+    return np.array(found, np.int64)
 
 
-def open_segment(catalog: Catalog, directory: int, row: SegmentRow, removed: IntArray) -> Segment:
-    """Raises SegmentUnusable."""
+def open_segments(catalog: Catalog, directory: int, rows: Sequence[SegmentRow], removed: IntArray) -> list[Segment]:
+    """These segments of a directory, without the references with the numbers `removed`. Raises SegmentUnusable."""
     secrets = SegmentSecrets.of(catalog)
     key = SegmentKey(secrets.store, catalog.generation, directory, catalog.identity.embedding_size)
-    here = removed[(removed >= row.first_seq) & (removed <= row.last_seq)]
-    segment = Segment.open(catalog.folder, row.file, key, secrets.images, here)
-    if len(segment) != row.rows:
-        raise SegmentUnusable(f"it has {len(segment)} references, not {row.rows}")
-    return segment
+    opened = []
+    for row in rows:
+        here = removed[(removed >= row.first_seq) & (removed <= row.last_seq)]
+        segment = Segment.open(catalog.folder, row.file, key, secrets.images, here)
+        if len(segment) != row.rows:
+            raise SegmentUnusable(f"it has {len(segment)} references, not {row.rows}")
+        opened.append(segment)
+    return opened
 
 
 def face_vectors(catalog: Catalog, face_ids: Sequence[int]) -> dict[int, FaceVector]:

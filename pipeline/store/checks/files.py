@@ -29,8 +29,9 @@ from pipeline.store.catalog.references import (
     SegmentRow,
     SegmentSecrets,
     load_embeddings,
-    open_segment,
+    open_segments,
     reference_rows,
+    removed_numbers,
     segment_rows,
 )
 from pipeline.store.catalog.runs import OPEN, find_runs
@@ -221,16 +222,13 @@ def check_segments(catalog: Catalog, progress: Progress) -> Iterator[list[Proble
 
 def _wrong_in_segment(catalog: Catalog, directory: int, row: SegmentRow) -> str | None:
     """Raises SegmentUnusable, and StoreDamaged where an embedding can't be read."""
-    removed = catalog.column(
-        "SELECT seq FROM core.tombstones WHERE generation = ? AND directory_id = ?", [catalog.generation, directory]
-    )
-    segment = open_segment(catalog, directory, row, np.empty(0, np.int64))
+    (segment,) = open_segments(catalog, directory, [row], removed_numbers(catalog, directory))
     if (damage := segment.verify()) is not None:
         return damage
-    kept = segment.live()
-    if (int(kept.seq[0]), int(kept.seq[-1])) != (row.first_seq, row.last_seq):
+    numbers = segment.seq.checked(0, len(segment))
+    if (int(numbers[0]), int(numbers[-1])) != (row.first_seq, row.last_seq):
         return "its references are not those that the catalog says"
-    found = open_segment(catalog, directory, row, np.array(removed, np.int64)).live()
+    found = segment.live()
     expected = reference_rows(catalog, directory, row.first_seq, row.last_seq)
     if not np.array_equal(found.seq, expected["reference_seq"].to_numpy()):
         return "its references are not those of the directory"
