@@ -35,7 +35,7 @@ def stored_people(client: LocalStore, account_id: int, directory: str) -> Stored
         account_id, directory, client.identity.embedding_size, StoredDirectory(client, account_id, directory)
     )
     stored.load()
-    everybody = stored.everybody()
+    everybody = [*stored.everybody()]
     index, places = stored.view().index, [stored.reference_of(record.person_id)[1] for record in everybody]
     known = np.array([place for place in places if place is not None], np.int64)
     faces = client.reference_faces([record.person_id for record in everybody])

@@ -13,7 +13,7 @@ from __future__ import annotations
 import itertools
 import re
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Final, Protocol
 
@@ -23,7 +23,7 @@ from pipeline.store import Change, Committed, LocalStore, Merges, PersonRecord, 
 KEPT: Final = 2**18  # records
 _BYTES: Final = 1200  # of the Python objects of one, measured
 _PAGE: Final = 2**14  # records that are read at once: other work of the catalog comes in between
-_EVERYBODY: Final = 2**62
+EVERYBODY: Final = 2**62
 _LONG_TAIL: Final = 4096  # references that are read as fast as they are written into a segment
 _UUID: Final = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
@@ -170,12 +170,20 @@ class Records:
         (record,) = self.those([person_id])
         return record
 
-    def everybody(self) -> list[PersonRecord]:
-        """All, in the order of insertion."""
+    def everybody(self, at_once: int = _PAGE) -> Iterator[PersonRecord]:
+        """All, in the order of insertion. If they are not kept, `at_once` of them are read together: those of one page
+        are as they were at one moment."""
         with self._lock:
-            if self._all_kept:
-                return by_age(record for record, _ in self._kept.values())
-        return self._stored.persons_after(0, _EVERYBODY).records()  # at once: with every parent of somebody
+            kept = by_age(record for record, _ in self._kept.values()) if self._all_kept else None
+        if kept is not None:
+            yield from kept
+            return
+        seq, full = 0, True
+        while full:
+            page = self._stored.persons_after(seq, at_once).records()
+            yield from page
+            full = len(page) == at_once
+            seq = page[-1].seq if full else seq
 
     def called(self, names: Sequence[str], external_ids: Sequence[str]) -> list[PersonRecord]:
         """Those with one of these names, in any form of Unicode, or external ids; in the order of insertion."""

@@ -24,6 +24,7 @@ from pipeline.matching.references import ReferenceIndex
 from pipeline.people.correction_plan import IS, IS_NOT, NOBODY, Plan, has_name
 from pipeline.people.decide import failed_measures
 from pipeline.people.directory import Directory
+from pipeline.people.records import EVERYBODY
 from pipeline.people.reference_pictures import Pictures
 from pipeline.people.regrouping import Changes, ClusteredFace, Group, changes
 from pipeline.people.rules import NOT_SAME
@@ -110,7 +111,7 @@ class _Known:
     def __init__(self, client: LocalStore, directory: Directory) -> None:
         self._index = directory.view().index
         # Before the faces: who is another by the commit was known by another picture, maybe.
-        self.records = {record.person_id: record for record in directory.everybody()}
+        self.records = {record.person_id: record for record in directory.everybody(at_once=EVERYBODY)}
         self._faces, self.vectors = client.faces_to_regroup(directory.account_id, directory.name)
         # Of a person who is being committed this moment nothing is known here yet.
         self._faces = [f for f in self._faces if f.stored.person_id is None or f.stored.person_id in self.records]

@@ -6,7 +6,7 @@ directory that holds no identity is an empty one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
@@ -20,9 +20,9 @@ from pipeline.people.corrections import LONG, Corrections
 from pipeline.people.directory import Directories
 from pipeline.people.posts import Poster
 from pipeline.people.types import PersonView, PostRequest, PostResult, StoredImage
-from pipeline.people.views import all_views, person_view
+from pipeline.people.views import person_views
 from pipeline.runtime.device import resolve_device
-from pipeline.store import Catalog, CorrectionAnswer, CorrectionRequest, LocalStore
+from pipeline.store import Catalog, CorrectionAnswer, CorrectionRequest, LocalStore, PersonRecord
 
 
 class IdentityService:
@@ -68,24 +68,27 @@ class IdentityService:
 
     # Reading
 
-    def people(self, account_id: int, directory: str) -> list[PersonView]:
-        """All records, in the order of insertion."""
+    def records(self, account_id: int, directory: str) -> Iterator[PersonRecord]:
+        """All, in the order of insertion."""
         with self.directories.using(account_id, directory) as opened:
-            return all_views(opened.everybody())
+            yield from opened.everybody()
 
-    def roots(self, account_id: int, directory: str) -> list[PersonView]:
-        """All records without a parent, in the order of insertion."""
-        return [view for view in self.people(account_id, directory) if view.record.parent_id is None]
+    def people(self, account_id: int, directory: str, person_ids: Sequence[str]) -> list[PersonView]:
+        """Of each of these persons who is there."""
+        with self.directories.using(account_id, directory) as opened:
+            found = opened.of(person_ids)
+            return person_views(opened, [found[person_id] for person_id in person_ids if person_id in found])
 
     def person(self, account_id: int, directory: str, person_id: str) -> PersonView:
         """Raises PersonUnknown."""
-        with self.directories.using(account_id, directory) as opened:
-            return person_view(opened, opened.record(person_id))
+        for view in self.people(account_id, directory, [person_id]):
+            return view
+        raise PersonUnknown
 
     def people_by_external_id(self, account_id: int, directory: str, external_id: str) -> list[PersonView]:
         """Everybody with this external id, in the order of insertion."""
         with self.directories.using(account_id, directory) as opened:
-            return [person_view(opened, record) for record in opened.with_external_id(external_id)]
+            return person_views(opened, opened.with_external_id(external_id))
 
     def merged_set(self, account_id: int, directory: str, person_id: str) -> list[str]:
         """The root of a person, then all who are merged with it. Raises PersonUnknown."""

@@ -27,25 +27,11 @@ def root_views(directory: Directory, person_ids: Iterable[str]) -> dict[str, Per
     return {person_id: _view(members[0], members) for person_id, members in directory.merged_sets(person_ids).items()}
 
 
-def person_view(directory: Directory, record: PersonRecord) -> PersonView:
-    """One record."""
-    return _view(record, directory.merged_set(record.person_id) or [record])
-
-
-def all_views(records: Sequence[PersonRecord]) -> list[PersonView]:
-    """Every record of a directory; `records` are all of it, in the order of insertion."""
-    by_id = {record.person_id: record for record in records}
-    roots = {}  # by person
-    sets: dict[str, list[PersonRecord]] = {}  # of merged persons, by root, which is the first
-    for record in records:
-        root = record
-        while root.parent_id is not None:
-            root = by_id[root.parent_id]
-        roots[record.person_id] = root.person_id
-        merged = sets.setdefault(root.person_id, [root])
-        if record is not root:
-            merged.append(record)
-    return [_view(record, sets[roots[record.person_id]]) for record in records]
+def person_views(directory: Directory, records: Sequence[PersonRecord]) -> list[PersonView]:
+    """Of each of these records."""
+    roots = [directory.root_id(record.person_id) for record in records]
+    sets = directory.merged_sets(set(roots))  # each once: one may have thousands of members
+    return [_view(record, sets.get(root) or [record]) for record, root in zip(records, roots, strict=True)]
 
 
 def _view(record: PersonRecord, members: Sequence[PersonRecord]) -> PersonView:

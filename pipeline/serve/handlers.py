@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
@@ -13,7 +13,7 @@ from starlette.responses import Response
 from pipeline.errors import NotReady, ObjectUnknown, PersonUnknown, RouteUnknown
 from pipeline.jobs.expectation import calibration_warning
 from pipeline.people.batcher import RETRY_AFTER_S
-from pipeline.people.types import PersonView, StoredImage
+from pipeline.people.types import StoredImage
 from pipeline.serve.client_parameters import REFUSED_IN_POSTS, check_refused
 from pipeline.serve.context import Call, Context, Json
 from pipeline.serve.listing import PEOPLE_COUNT, ROOTS_COUNT, page
@@ -23,7 +23,7 @@ from pipeline.serve.request_body import MAX_JSON_BYTES
 from pipeline.serve.request_parsing import json_object, person_id, person_ids, post_request, rest_of_path
 from pipeline.serve.responses import json_response, request_id, tagged_response
 from pipeline.serve.serializer import CLOUD, MAX_CHANGES, changes_json
-from pipeline.store import API, NO_CHANGE, CorrectionRequest, PersonChange
+from pipeline.store import API, NO_CHANGE, CorrectionRequest, PersonChange, PersonRecord
 
 EXTERNAL_PREFIX: Final = "/people/external/"
 _MAY_CHANGE: Final = "private, no-cache"  # the face of a person can be replaced: ask each time
@@ -48,15 +48,17 @@ async def post(context: Context, request: Request) -> Response:
 
 
 def people(call: Call) -> Json:
-    return _listed(call, call.service.people, PEOPLE_COUNT)
+    return _listed(call, call.service.records(*call.place), PEOPLE_COUNT)
 
 
 def roots(call: Call) -> Json:
-    return _listed(call, call.service.roots, ROOTS_COUNT)
+    records = call.service.records(*call.place)
+    return _listed(call, (record for record in records if record.parent_id is None), ROOTS_COUNT)
 
 
-def _listed(call: Call, read: Callable[[int, str], Sequence[PersonView]], default_count: int) -> Json:
-    listed, position = page(call.query, lambda: read(*call.place), default_count)
+def _listed(call: Call, records: Iterable[PersonRecord], default_count: int) -> Json:
+    person_ids, position = page(call.query, records, default_count)
+    listed = call.service.people(*call.place, person_ids)
     return {**call.context.serializer.people(listed), "personCollectionResponse": position}
 
 

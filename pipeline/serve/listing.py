@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 import re2  # type: ignore[import-untyped]
 
 from pipeline.errors import ParameterInvalid
-from pipeline.people.types import PersonView
 from pipeline.people.views import epoch_ms
 from pipeline.serve.client_parameters import REFUSED_FILTERS, check_refused
 from pipeline.serve.cursors import Key, cursor, cursor_key
@@ -33,26 +32,20 @@ EQUALITIES: Final = {
 }
 
 _INSERTION: Final = ""
-_KEYS: Final[dict[str, Callable[[PersonView], str | int]]] = {
-    _INSERTION: lambda view: 0,  # noqa: ARG005
-    "name": lambda view: nfc(view.record.name or ""),
-    "create-date": lambda view: epoch_ms(view.record.added_at),
-    "update-date": lambda view: epoch_ms(view.record.modified_at),
+_KEYS: Final[dict[str, Callable[[PersonRecord], str | int]]] = {
+    _INSERTION: lambda record: 0,  # noqa: ARG005
+    "name": lambda record: nfc(record.name or ""),
+    "create-date": lambda record: epoch_ms(record.added_at),
+    "update-date": lambda record: epoch_ms(record.modified_at),
 }
 
 
-def page(
-    query: Query, read: Callable[[], Sequence[PersonView]], default_count: int
-) -> tuple[Sequence[PersonView], dict[str, str | int]]:
-    """What a query asks of the views that `read` returns, in the order of insertion; and where that stands among all
-    that it finds, as the answer says. Raises ParameterInvalid and ParameterUnsupported before it reads."""
+def page(query: Query, records: Iterable[PersonRecord], default_count: int) -> tuple[list[str], dict[str, str | int]]:
+    """The ids of the records that a query asks for, and where they stand among all that it finds, as the answer says.
+    Raises ParameterInvalid and ParameterUnsupported before it reads the records."""
     check_refused(REFUSED_FILTERS, query)
     sort = query.text("sort") or _INSERTION
     key = _KEYS.get(sort, _KEYS[_INSERTION])
-
-    def place(view: PersonView) -> Key:
-        return key(view), view.record.seq
-
     descending = _descending(query.text("sort-order"))
     order = [sort if sort in _KEYS else _INSERTION, descending]
     start = query.whole("start-index", 0, 0)
@@ -60,16 +53,17 @@ def page(
     after = _after(state, order) if state else None
     count = query.whole("count", default_count, 0)
     passes = _filter(query)
-    chosen = sorted((view for view in read() if passes(view.record)), key=place, reverse=descending)
+    chosen = [((key(record), record.seq), record.person_id) for record in records if passes(record)]
+    chosen.sort(reverse=descending)
     if after is None:
         start = min(start, len(chosen))
     else:  # behind the cursor: insertions and deletions since the page before shift nothing
-        start = sum(place(view) >= after if descending else place(view) <= after for view in chosen)
+        start = sum(place >= after if descending else place <= after for place, _ in chosen)
     end = start + count if count else len(chosen)
-    listed = chosen[start:end]
+    listed = [person_id for _, person_id in chosen[start:end]]
     position: dict[str, str | int] = {"startIndex": start}
     if end < len(chosen):
-        position["nextIndexState"] = cursor(order, place(chosen[end - 1]))
+        position["nextIndexState"] = cursor(order, chosen[end - 1][0])
     return listed, position | {"countReturned": len(listed), "totalCount": len(chosen)}
 
 

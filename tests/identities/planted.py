@@ -242,6 +242,11 @@ def put(directory: PlantedDirectory, number: int, vector: np.ndarray, *hashes: s
     apply(directory, [record], {person_id: FaceVector(vector, hashes, BOX)})
 
 
+def listed(people: IdentityService, account_id: int, directory: str) -> list[PersonView]:
+    """Everybody, as the service lists them."""
+    return people.people(account_id, directory, [r.person_id for r in people.records(account_id, directory)])
+
+
 @dataclass
 class Poster:
     """Posts photos of planted faces into one directory."""
@@ -262,7 +267,7 @@ class Poster:
         return face
 
     def all(self) -> list[PersonView]:
-        return self.people.people(self.account, "main")
+        return listed(self.people, self.account, "main")
 
     def records(self) -> list[PersonRecord]:
         """As the service answers them."""

@@ -58,7 +58,7 @@ class Enrolment:
             (face,) = self.service.post(self.account, "main", photo(Shown(person, 99)), request).faces
             if face.person is not None:
                 counts[person] = face.person.occurrence
-        assert len(self.service.people(self.account, "main")) == len(counts)
+        assert len([*self.service.records(self.account, "main")]) == len(counts)
         return counts
 
 
@@ -102,7 +102,7 @@ def test_the_matched_person_is_deleted_meanwhile(enrolment: Enrolment) -> None:
     enrolment.enrol(lambda: ask_for(enrolment.service, "delete", enrolment.account, "main", [person_id]))
     assert enrolment.decided == 2
     assert enrolment.occurrences() == {1: 1, 2: 1, 3: 1, 4: 1}
-    assert person_id not in {view.record.person_id for view in enrolment.service.people(enrolment.account, "main")}
+    assert person_id not in {record.person_id for record in enrolment.service.records(enrolment.account, "main")}
 
 
 def test_the_matched_reference_is_replaced_meanwhile(enrolment: Enrolment) -> None:

@@ -124,7 +124,7 @@ def test_while_the_store_cannot_be_read_nothing_is_decided_on_what_is_in_doubt(
 
 
 def test_a_refused_request_reads_nothing_again(poster: Poster, monkeypatch: pytest.MonkeyPatch) -> None:
-    poster.people.people(poster.account, "main")
+    [*poster.people.records(poster.account, "main")]
     with poster.people.directories.using(poster.account, "main"):  # so that it is not forgotten
         monkeypatch.setattr(StoredDirectory, "merges", None)
         with pytest.raises(PersonUnknown):
@@ -160,7 +160,7 @@ def test_a_directory_that_is_being_read_holds_up_no_other(poster: Poster, monkey
         return merges(self)
 
     monkeypatch.setattr(StoredDirectory, "merges", slow)
-    other = threading.Thread(target=poster.people.people, args=(poster.account, "absent"))
+    other = threading.Thread(target=poster.people.people, args=(poster.account, "absent", []))
     other.start()
     assert begun.wait(10)
     people: list[object] = []

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from pipeline.errors import PersonUnknown
 from pipeline.people.merging import merged_parents, orphaned, unmerged
-from pipeline.people.views import all_views, epoch_ms, person_view, root_views
+from pipeline.people.views import epoch_ms, person_views, root_views
 from pipeline.store.records import FaceVector, PersonRecord
 from tests.identities.planted import PlantedDirectory, apply
 
@@ -116,10 +116,10 @@ def test_unmerge_is_the_inverse_of_merge_for_roots(groups: list[set[int]]) -> No
         assert parents(made) == before
 
 
-def test_times_of_one_moment_are_shown_as_one() -> None:
+def test_times_of_one_moment_are_shown_as_one(made: PlantedDirectory) -> None:
     late = datetime(2026, 1, 1, 0, 0, 0, 999_999)
-    record = PersonRecord.new("0", late, image_guid="guid")
-    (view,) = all_views([record])
+    record = PersonRecord.new("new", late, image_guid="guid")
+    (view,) = person_views(made, [record])
     assert view.last_occurrence_at_ms == epoch_ms(record.added_at) == 1_767_225_600_999
 
 
@@ -159,8 +159,8 @@ def test_views_show_the_root_with_the_sum_and_the_others_images(made: PlantedDir
     merge(made, "0", "1", "2")
     root = root_views(made, ["2"])["2"]
     assert (root.record.person_id, root.occurrence, root.children_images) == ("0", 6, ("guid-1", "guid-2"))
-    views = {view.record.person_id: view for view in all_views(made.everybody())}
+    views = {view.record.person_id: view for view in person_views(made, [*made.everybody()])}
     assert views["0"] == root
     assert (views["2"].root.person_id, views["2"].occurrence, views["2"].children_images) == ("0", 3, ())
-    assert all(view == person_view(made, view.record) for view in views.values())
+    assert all([view] == person_views(made, [view.record]) for view in views.values())
     assert root_views(made, ["none"]) == {}

@@ -14,7 +14,7 @@ from pipeline.matching.score import similarity_score
 from pipeline.people.types import PersonView, PostRequest
 from pipeline.store.local import LocalStore
 from tests.asking import ask_for
-from tests.identities.planted import Face, Poster, near, person_of, service, somebody
+from tests.identities.planted import Face, Poster, listed, near, person_of, service, somebody
 
 RECOGNISE = {"insert": False, "update": False}
 NEW = similarity_score(0.0, 0.54)
@@ -347,7 +347,7 @@ def test_directories_and_accounts_share_nothing(poster: Poster, client: LocalSto
     assert poster.people.post(poster.account, "second", photo, PostRequest()).faces[0].inserted
     assert ids(poster.all()) == [mine]
     for account, directory in ((other, "main"), (poster.account, "second"), (poster.account, "none")):
-        assert mine not in ids(poster.people.people(account, directory))
+        assert mine not in ids(listed(poster.people, account, directory))
 
 
 def test_parallel_posts_of_new_faces_make_one_identity_each(poster: Poster, full: bool) -> None:

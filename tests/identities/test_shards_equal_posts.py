@@ -24,7 +24,7 @@ from pipeline.people.types import FaceResult, PostRequest
 from pipeline.store.local import LocalStore
 from pipeline.types import DUPLICATE, NO_FACE, OK
 from tests.asking import ask_for
-from tests.identities.planted import SIZE, Face, PlantedExtractor, near, settings
+from tests.identities.planted import SIZE, Face, PlantedExtractor, listed, near, settings
 from tests.stored import stored_people
 
 DIRECTORIES = ("main", "second", "third")
@@ -115,7 +115,7 @@ class World:
 
     def merge(self, account: int, archive: Archive) -> None:
         for directory, pairs in archive.merges.items():
-            persons = [view.record.person_id for view in self.people.people(account, directory)]
+            persons = [record.person_id for record in self.people.records(account, directory)]
             for pair in pairs:
                 if max(pair) < len(persons):
                     ask_for(self.people, "merge", account, directory, [persons[k] for k in pair])
@@ -184,7 +184,7 @@ class World:
     def everybody(self, account: int, directory: str) -> list[Any]:
         """All that is kept of the persons of a directory but ids, guids and times, in the order of insertion."""
         stored = stored_people(self.client, account, directory)
-        views = self.people.people(account, directory)
+        views = listed(self.people, account, directory)
         places = {view.record.person_id: place for place, view in enumerate(views)}
         return [
             (
@@ -246,7 +246,7 @@ def named(world: World, account: int, archive: Archive, decided: Sequence[tuple[
     """The decisions with each person's root by its place in its directory; ids differ between accounts."""
     places = {}
     for directory in DIRECTORIES:
-        views = world.people.people(account, directory)
+        views = listed(world.people, account, directory)
         order = {view.record.person_id: place for place, view in enumerate(views)}
         places[directory] = {view.record.person_id: order[view.root.person_id] for view in views}
     return [

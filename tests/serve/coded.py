@@ -134,4 +134,4 @@ def assert_memory_equals_catalog(client: LocalStore) -> None:
         for row, stored in zip(rows, view.index.host_vectors.whole(), strict=True):
             assert row["embedding"] in (None, np.asarray(stored, "<f4").tobytes())
         loaded.keep_all()
-        assert loaded.everybody() == list(stored_people(client, account, DIRECTORY).persons)
+        assert [*loaded.everybody()] == list(stored_people(client, account, DIRECTORY).persons)

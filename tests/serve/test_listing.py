@@ -13,46 +13,46 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.errors import ParameterInvalid
-from pipeline.people.types import PersonView
 from pipeline.serve.cursors import _checksum
 from pipeline.serve.listing import page as page_of
 from pipeline.serve.request_parsing import Query
+from pipeline.store import PersonRecord
 from tests.serve.asking import make_request
 from tests.store.store_samples import person
 
 DAY = datetime(2026, 1, 1)
 
 
-def view(seq: int, name: str | None = None, external_id: str | None = None, modified: int = 0) -> PersonView:
+def record(seq: int, name: str | None = None, external_id: str | None = None, modified: int = 0) -> PersonRecord:
     times = {"added_at": DAY + timedelta(seconds=seq), "modified_at": DAY + timedelta(seconds=modified)}
-    record = replace(person(str(seq)), seq=seq, name=name, external_id=external_id, **times)
-    return PersonView(record, record, (), 1, 0)
+    return replace(person(str(seq)), seq=seq, name=name, external_id=external_id, **times)
 
 
-VIEWS = [
-    view(1, "Bob", "e1", 9),
-    view(2, "alice", "e2", 8),
-    view(3, None, "e1", 7),
-    view(5, "Bob", None, 6),
-    view(8, "Älice", "e3", 5),
+RECORDS = [
+    record(1, "Bob", "e1", 9),
+    record(2, "alice", "e2", 8),
+    record(3, None, "e1", 7),
+    record(5, "Bob", None, 6),
+    record(8, "Älice", "e3", 5),
 ]
+SEQS = {record(seq).person_id: seq for seq in range(10)}
 
 
 @dataclass(frozen=True)
 class Page:
-    views: Sequence[PersonView]
+    person_ids: Sequence[str]
     start_index: int
     next_state: str | None
 
 
-def page(query: str, views: list[PersonView] | None = None) -> Page:
-    listed, position = page_of(Query(make_request(query=query)), lambda: VIEWS if views is None else views, 100)
+def page(query: str, records: Sequence[PersonRecord] = RECORDS) -> Page:
+    listed, position = page_of(Query(make_request(query=query)), records, 100)
     state = position.get("nextIndexState")
     return Page(listed, int(position["startIndex"]), None if state is None else str(state))
 
 
 def seqs(listed: Page) -> list[int]:
-    return [view.record.seq for view in listed.views]
+    return [SEQS[person_id] for person_id in listed.person_ids]
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def seqs(listed: Page) -> list[int]:
         ("person-type=&groups=&face-id=&access-level=&external-id=", [1, 2, 3, 5, 8]),
         ("external-id=&external-id=e2", [2]),
         ("include-expired=maybe", [1, 2, 3, 5, 8]),
-        (f"short-id={VIEWS[3].record.person_id[:8].upper()}", [5]),
+        (f"short-id={RECORDS[3].person_id[:8].upper()}", [5]),
         ("short-id=z", []),
         ("sort=update-date", [8, 5, 3, 2, 1]),
         ("name-pattern=ob", [1, 5]),
@@ -98,7 +98,7 @@ def test_pages_make_up_the_whole(order: str, count: int) -> None:
 def test_a_page_goes_on_after_insertions_and_deletions() -> None:
     first = page("count=2&sort=name&external-id=e1&external-id=e2&external-id=e3")
     assert seqs(first) == [3, 1]
-    changed = [view(0, "Aaron", "e1"), *VIEWS[1:], view(9, "Carl", "e2")]
+    changed = [record(0, "Aaron", "e1"), *RECORDS[1:], record(9, "Carl", "e2")]
     after = page(
         f"count=9&sort=name&external-id=e1&external-id=e2&external-id=e3&startIndexState={first.next_state}", changed
     )
