@@ -97,6 +97,10 @@ class TooLittleData(InputError, exit_code=17):
     """There is too little data for a false match rate of {fmr}: {detail}."""
 
 
+class PhotosMissing(InputError, exit_code=68):
+    """{missing} of the {photos} photos to read again are not at their paths: a disk may not be mounted. Nothing was done; --yes builds the index without them."""  # noqa: E501
+
+
 class TooManyDirectories(InputError, exit_code=13, http_status=403):
     """The run would give account "{account}" {count} directories; an account holds at most {limit}. Put people of one purpose into one directory, or use a second account."""  # noqa: E501
 
@@ -269,6 +273,14 @@ class DirectoryUnknown(StoreError, exit_code=51, http_status=404):
 
 class ServerUnreachable(StoreError, exit_code=52):
     """The store {path} is held by the server at {url}, and nothing can be done through it: {detail}. Try again, or stop the server."""  # noqa: E501
+
+
+class ReindexUnderWay(StoreError, exit_code=66):
+    """The store {path} has a second index already, by {weights}. `facepipe reindex status --store {path}` tells how far it is; `reindex gc` or `reindex abandon` deletes the one that is not in use."""  # noqa: E501
+
+
+class ReindexMissing(StoreError, exit_code=67):
+    """The store {path} has no second index that this can be done with: {detail}. `facepipe reindex --weights NAME --store {path}` builds one."""  # noqa: E501
 
 
 class CleanUpLeft(StoreError, exit_code=53):

@@ -143,6 +143,15 @@ class FaceCrops:
 
 
 @dataclass(frozen=True)
+class Measured:
+    """A face as another model has it."""
+
+    model: str  # `StoreIdentity.model`
+    qualities: Sequence[float]  # in the order of QUALITIES
+    embedding: FloatArray | None  # [d] float32; None: it has no vector
+
+
+@dataclass(frozen=True)
 class FaceBatch:
     """n faces of one directory, in the order in which they are decided."""
 

@@ -35,6 +35,7 @@ COMMANDS = {
     "search": "pipeline.cli.search",
     "people": "pipeline.cli.people",
     "regroup": "pipeline.cli.regroup",
+    "reindex": "pipeline.cli.reindex",
     "serve": "pipeline.cli.serve",
     "check": "pipeline.cli.store",
     "export": "pipeline.cli.store",

@@ -83,7 +83,7 @@ def pairs(out: Path | None, as_json: bool, **inputs: Any) -> None:
     """
     from pipeline.evaluation.pairs import report_pairs
 
-    _experiment(report_pairs, inputs, out, "Pairs of photos", as_json)
+    experiment(report_pairs, inputs, out, "Pairs of photos", as_json)
 
 
 @evaluate.command()
@@ -113,7 +113,7 @@ def identification(out: Path | None, as_json: bool, **inputs: Any) -> None:
     """
     from pipeline.evaluation.identification import report_identification
 
-    _experiment(report_identification, inputs, out, "Identification", as_json)
+    experiment(report_identification, inputs, out, "Identification", as_json)
 
 
 @evaluate.command()
@@ -141,7 +141,7 @@ def clustering(out: Path | None, as_json: bool, **inputs: Any) -> None:
     """
     from pipeline.evaluation.clustering import report_clustering
 
-    _experiment(report_clustering, inputs, out, "Clustering", as_json)
+    experiment(report_clustering, inputs, out, "Clustering", as_json)
 
 
 @evaluate.command()
@@ -177,7 +177,7 @@ def detection(out: Path | None, as_json: bool, **inputs: Any) -> None:
     """
     from pipeline.evaluation.detection import report_detection
 
-    _experiment(report_detection, inputs, out, "Detection", as_json)
+    experiment(report_detection, inputs, out, "Detection", as_json)
 
 
 @click.command()
@@ -286,7 +286,7 @@ def _make_folder(out: Path) -> None:
         raise UsageError(message=f"The folder {shown(out)} of --out cannot be written: {reason}.") from exc
 
 
-def _experiment(
+def experiment(
     measure: Callable[..., Report[Any]], inputs: Mapping[str, Any], out: Path | None, title: str, as_json: bool
 ) -> None:
     """Measures, prints the report, and writes it as JSON and as a page, named after the command, into the folder `out`,

@@ -122,6 +122,7 @@ ALL_FLAGS = (*_SOURCE, *_COMPARE, *_DETECT, *_GATE, *_ENGINE, *_MACHINE, *_NEW_M
 EXTRACT_FLAGS = (*_ENGINE, *_MACHINE, *_MODEL, "security.master_key_file")
 GROUP_FLAGS = (*_MODEL, "security.master_key_file")
 REGROUP_FLAGS = (*_GATE, *_MACHINE, "model.weights_file", "security.master_key_file")
+REINDEX_FLAGS = (*_MODEL, "model.calibration", "run.mode", *_MACHINE, "run.missing_limit", "security.master_key_file")
 SEARCH_FLAGS = ("match.threshold", *_MACHINE, "model.weights_file")
 _SERVE = tuple(key for key in _FLAGS if key.startswith(("serve.", "ui.")))
 SERVE_FLAGS = (*_SERVE, *_GATE, *_MACHINE, "model.weights_file", "security.master_key_file")

@@ -94,7 +94,7 @@ def migrate(store: Path, as_json: bool) -> None:
     first searches there, which takes about half a minute for a million people. This does all of it at once. It may be
     stopped at any time, and goes on when it is called again.
 
-    
+    \b
     Example:
       facepipe migrate --store ~/people
     """

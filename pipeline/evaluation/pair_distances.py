@@ -141,7 +141,7 @@ def score_everybody(portraits: Portraits, names: Mapping[str, str], highest_fmr:
         raise InputError(message=f"Pairs need photos of two people or more, not of {len(people_names)}.")
     vectors = portraits.embeddings[rows]
     genuine, impostor, pairs = all_distances(vectors, people.astype(np.int64))
-    close, close_rows = closest_impostors(vectors, people.astype(np.int64), _reach(impostor, highest_fmr))
+    close, close_rows = closest_impostors(vectors, people.astype(np.int64), reach(impostor, highest_fmr))
     farthest = np.argsort(-genuine, kind="stable")[:_LISTED]
     return ScoredPairs(
         unit="people",
@@ -158,7 +158,7 @@ def score_everybody(portraits: Portraits, names: Mapping[str, str], highest_fmr:
     )
 
 
-def _reach(impostor: DoubleArray, highest_fmr: float) -> float:
+def reach(impostor: DoubleArray, highest_fmr: float) -> float:
     """The distance up to which the bootstrap needs to know whom an impostor pair shows."""
     count = max(int(_MARGIN * highest_fmr * len(impostor)), _AT_LEAST)
     return np.inf if count >= len(impostor) else float(np.partition(impostor, count)[count])

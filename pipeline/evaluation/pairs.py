@@ -165,7 +165,7 @@ def evaluate_pairs(
         rates_genuine_pairs=len(rated.genuine),
         rates_impostor_pairs=len(rated.impostor),
         resampled=rated.unit,
-        rates=_rates(rated, calibration),
+        rates=rates_of(rated, calibration),
         at_threshold=_rates_at(rated, calibration, threshold),
         nearest_strangers=_named(rated.nearest_strangers, calibration),
         farthest_photos=_named(rated.farthest_photos, calibration),
@@ -231,7 +231,7 @@ def _accuracy(
     }
 
 
-def _rates(rated: ScoredPairs, calibration: Calibration) -> tuple[FnmrAtFmr, ...]:
+def rates_of(rated: ScoredPairs, calibration: Calibration) -> tuple[FnmrAtFmr, ...]:
     measurable = [fmr for fmr in FMRS if is_measurable(fmr, len(rated.impostor))]
     _, resampled = resample_rates(rated, measurable)
     rates = {}

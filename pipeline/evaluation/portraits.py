@@ -65,7 +65,7 @@ def embed_photos(
     """
     if store is not None:
         with open_store(store, command=command) as opened:
-            settled = settings_of_store(settings, opened.identity, store)
+            settled = settings_of_store(settings, opened.identity, store, opened.other_identity())
             return stored_portraits(opened, list(files)), opened.identity, settled
     identity = make_identity(settings)
     settled = settle_threshold(settings, identity)

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -22,6 +21,7 @@ from pipeline.extraction.extractor import BatchExtractor
 from pipeline.extraction.images.device_jpeg import DeviceDecoder
 from pipeline.extraction.stored_picture import cut_faces
 from pipeline.runtime.device import device_errors, own_stream
+from pipeline.runtime.shared_lock import SharedLock
 from pipeline.runtime.stage_times import JPEGS, StageTimes
 from pipeline.runtime.threads import own_threads, tell_torch
 from pipeline.types import ByteArray, DecodedImage, DeviceImage, EncodedImage, boxes_of
@@ -98,12 +98,15 @@ class DeviceBatches:
     def __init__(self, settings: Settings, times: StageTimes) -> None:
         self._decode = DeviceDecoder(settings.decode)
         self._times = times
-        self._memory = DeviceMemory()
+        self._memory = SharedLock()  # any number of batches share it, or one has it alone
 
     def __call__(
-        self, extractor: BatchExtractor, images: Sequence[DecodedImage | EncodedImage]
+        self,
+        extractor: BatchExtractor,
+        images: Sequence[DecodedImage | EncodedImage],
+        known: Sequence[pa.Table] | None = None,
     ) -> list[ImageFaces | ImageRejected]:
-        """For each image its faces, or why its file is rejected after all.
+        """For each image its faces, found or `known`, or why its file is rejected after all.
 
         A batch that runs out of memory beside others is tried again with the device to itself; raises
         DeviceOutOfMemory if that fails too.
@@ -111,14 +114,17 @@ class DeviceBatches:
         with own_stream(extractor.device):
             try:
                 with self._memory.shared():
-                    return self._extract(extractor, images)
+                    return self._extract(extractor, images, known)
             except DeviceOutOfMemory:
                 pass
             with self._memory.alone():
-                return self._extract(extractor, images)
+                return self._extract(extractor, images, known)
 
     def _extract(
-        self, extractor: BatchExtractor, images: Sequence[DecodedImage | EncodedImage]
+        self,
+        extractor: BatchExtractor,
+        images: Sequence[DecodedImage | EncodedImage],
+        known: Sequence[pa.Table] | None,
     ) -> list[ImageFaces | ImageRejected]:
         decoded: Sequence[DecodedImage | DeviceImage | ImageRejected]
         decoded = [image for image in images if isinstance(image, DecodedImage)]
@@ -126,7 +132,9 @@ class DeviceBatches:
             with self._times.on_device(JPEGS):
                 decoded = self._decode(images, extractor.device)
         sound = [image for image in decoded if not isinstance(image, ImageRejected)]
-        found = iter(_image_faces(sound, extractor.extract(sound, self._times)))
+        if known is not None:
+            known = [faces for faces, image in zip(known, decoded, strict=True) if not isinstance(image, ImageRejected)]
+        found = iter(_image_faces(sound, extractor.extract(sound, self._times, known)))
         return [image if isinstance(image, ImageRejected) else next(found) for image in decoded]
 
 
@@ -142,36 +150,6 @@ def _image_faces(images: Sequence[DecodedImage | DeviceImage], faces: Sequence[p
         ImageFaces(table, image.remark, cuts, isinstance(image, DecodedImage))
         for image, table, cuts in zip(images, faces, pictures, strict=True)
     ]
-
-
-class DeviceMemory:
-    """A device's memory, which any number of threads share, or one has alone. The thread that is next to be alone goes
-    before newcomers."""
-
-    def __init__(self) -> None:
-        self._door = threading.Lock()  # held by the thread that is alone, or is the next to be
-        self._changed = threading.Condition()
-        self._users = 0  # that share it
-
-    @contextmanager
-    def shared(self) -> Iterator[None]:
-        """Waits until no thread is alone or waits to be."""
-        with self._door, self._changed:
-            self._users += 1
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._users -= 1
-                self._changed.notify_all()
-
-    @contextmanager
-    def alone(self) -> Iterator[None]:
-        """Waits until no other thread uses the memory."""
-        with self._door:
-            with self._changed:
-                self._changed.wait_for(lambda: not self._users)
-            yield
 
 
 class PixelBudget:

@@ -27,7 +27,7 @@ from pipeline.extraction.images.decode import Decoder
 from pipeline.extraction.images.device_jpeg import decodes_on_device
 from pipeline.extraction.images.files import read_with_state
 from pipeline.extraction.images.pixel_hash import PixelHash
-from pipeline.extraction.rows import CROP, EXTRACT, IMAGE_COLUMNS, shard_schema
+from pipeline.extraction.rows import CROP, EXTRACT, IMAGE_COLUMNS, PLACES, shard_schema
 from pipeline.extraction.stored_picture import HeldPictures, encode_reference_image
 from pipeline.runtime.buckets import is_address
 from pipeline.runtime.device import batch_threads, batch_workers
@@ -41,6 +41,7 @@ _BATCHES_PER_WORKER = 4
 # unless they would be smaller than this: from here on a core takes equally long per image.
 _SMALL_BATCH = 8
 _READS_AHEAD = 4  # rows of which objects are read ahead, for each that is read at once
+_PLACES = pa.schema([*PLACES.type.value_type])
 _AHEAD_BYTES = 2**27  # of objects that are read ahead, and again of those that are read and not decoded
 
 
@@ -60,6 +61,7 @@ class _Item:
     number: int = 0  # among the items that are decoded
     pixels: int = 0  # that it takes of the budget
     image: Future[DecodedImage | EncodedImage] | None = None
+    known: pa.Table | None = None  # faces (`PLACE_COLUMNS`), instead of those that would be found
     faces: pa.Table | None = None
     crops: Sequence[bytes | None] = ()  # of the faces
 
@@ -95,7 +97,10 @@ class LocalEngine:
     def run_shards(
         self, shards: Iterable[tuple[int, pa.Table]], advance: Callable[[int], None]
     ) -> Generator[tuple[int, pa.Table], None, None]:
-        """(number, manifest rows) -> (number, table of `shard_schema`), in order; `advance(n)` as rows are done."""
+        """(number, manifest rows) -> (number, table of `shard_schema`), in order; `advance(n)` as rows are done.
+
+        Rows of KNOWN_FACES_SCHEMA give their faces, which are measured and embedded; no picture of them is encoded.
+        """
         budget = PixelBudget(2 * self._settings.run.batch_pixels)
         with (
             ThreadPoolExecutor(self._threads, thread_name_prefix="decode") as pool,
@@ -118,6 +123,8 @@ class LocalEngine:
                 state = tuple(row.get(name) for name in FileState._fields)  # an earlier version's manifest has none
                 file, last = os.fsdecode(row["file"]), position == len(rows) - 1
                 item = _Item(number, last, file, state, _fields(row), batch_images, extract=row["action"] == EXTRACT)
+                if known := row.get(PLACES.name):
+                    item.known = pa.Table.from_pylist(known, _PLACES)
                 if item.extract and is_address(file):
                     item.far_bytes = row["bytes"] or 1
                 yield item
@@ -245,12 +252,13 @@ class LocalEngine:
                 self._find_faces(*zip(*pairs, strict=True))
 
     def _find_faces(self, decoded: Sequence[_Item], images: Sequence[DecodedImage | EncodedImage]) -> None:
-        for item, found in zip(decoded, self._batches_on_device(self._load(), images), strict=True):
+        known = [item.known for item in decoded if item.known is not None] or None
+        for item, found in zip(decoded, self._batches_on_device(self._load(), images, known), strict=True):
             if isinstance(found, ImageRejected):
                 _reject(item, found)
                 continue
             item.faces, item.image = found.faces, None
-            item.crops = self._crops(item.fields["row"], found)
+            item.crops = [None] * len(found.faces) if known else self._crops(item.fields["row"], found)
             item.fields.update(status=OK if len(found.faces) else NO_FACE, reason=found.remark)
 
     def _crops(self, row: int, found: ImageFaces) -> list[bytes | None]:

@@ -4,68 +4,98 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
+from itertools import repeat
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
-from pipeline.config import Settings
+from pipeline.config import AlignSettings, Settings
 from pipeline.extraction.align import cut_crops, warp_crops
 from pipeline.extraction.detection.cascade import MtcnnDetector
 from pipeline.extraction.embed import Embedder
 from pipeline.extraction.images.batch import ImageBatch, PixelMemory
 from pipeline.extraction.quality import assess_quality
-from pipeline.extraction.rows import face_schema, fixed_lists
+from pipeline.extraction.rows import MODEL, OTHER, face_schema, fixed_lists
 from pipeline.models.registry import FIVE_POINT
-from pipeline.runtime.arrays import floats, module_of, on_host
+from pipeline.runtime.arrays import floats, like, module_of, on_host
 from pipeline.runtime.device import FittingBatches
 from pipeline.runtime.stage_times import CROP, EMBED, IMAGES, QUALITY, StageTimes
-from pipeline.types import DecodedImage, DeviceImage, FloatArray
+from pipeline.types import Array, DecodedImage, Detections, DeviceImage, FloatArray, boxes_of
 
 BOX_CROP_PX = 160  # side of box crops: the input of the embedders that take them, and of the quality measures
+
+_Photo: TypeAlias = "tuple[DecodedImage | DeviceImage, pa.Table | None]"  # and its known faces
+
+
+@dataclass(frozen=True)
+class FaceModel:
+    """What embeds faces, and how they are cut out for it."""
+
+    embedder: Embedder
+    align: AlignSettings
+    name: str = ""  # `StoreIdentity.model`
 
 
 class BatchExtractor:
     """Detects, aligns, assesses and embeds the faces of images, on the device of its models."""
 
-    def __init__(self, detector: MtcnnDetector, embedder: Embedder, settings: Settings) -> None:
+    def __init__(self, detector: MtcnnDetector, embedder: Embedder, settings: Settings, name: str = "") -> None:
+        """`name`: `StoreIdentity.model`."""
         self.detector = detector
-        self.embedder = embedder
         self.settings = settings
-        self.schema = face_schema(embedder.embedding_size)
+        self._models: tuple[FaceModel, FaceModel | None] = FaceModel(embedder, settings.align, name), None
         self.device = detector.networks.device
         self._memory = PixelMemory(settings.run.batch_pixels, detector.networks.memory)
-        self._fitting = FittingBatches[DecodedImage | DeviceImage](
-            lambda image: image.pixels.shape[0] * image.pixels.shape[1]
-        )
+        self._fitting = FittingBatches[_Photo](lambda photo: photo[0].pixels.shape[0] * photo[0].pixels.shape[1])
 
-    def extract(self, images: Sequence[DecodedImage | DeviceImage], times: StageTimes | None = None) -> list[pa.Table]:
-        """One table of faces (`face_schema`) per image, from the largest face to the smallest; `times` takes the time
-        of each stage.
+    @property
+    def embedder(self) -> Embedder:
+        """Of the first model."""
+        return self._models[0].embedder
+
+    def measure_also(self, other: FaceModel | None) -> None:
+        """From the next batch on embeds the faces by a second model, too; None: no longer."""
+        self._models = self._models[0], other
+
+    def keep_one(self, name: str) -> None:
+        """From the next batch on embeds the faces by one model: the second one, if it has this name, else the first."""
+        first, second = self._models
+        self._models = second if second is not None and second.name == name else first, None
+
+    def extract(
+        self,
+        images: Sequence[DecodedImage | DeviceImage],
+        times: StageTimes | None = None,
+        known: Sequence[pa.Table] | None = None,
+    ) -> list[pa.Table]:
+        """One table of faces (`face_schema`) per image, from the largest face to the smallest; or, with `known`, of
+        these faces of each image (`PLACE_COLUMNS`), which are assessed and embedded where they are. `times` takes the
+        time of each stage.
 
         Halves batches that the device has no memory for; raises DeviceOutOfMemory when a single image is too much.
         """
         stage_times = StageTimes() if times is None else times
-        return self._fitting(lambda part: self._extract(part, stage_times), images)
+        photos = [*zip(images, repeat(None) if known is None else known, strict=False)]
+        return self._fitting(lambda part: self._extract(part, stage_times), photos)
 
-    def _extract(self, images: Sequence[DecodedImage | DeviceImage], times: StageTimes) -> list[pa.Table]:
-        networks = self.detector.networks
+    def _extract(self, photos: Sequence[_Photo], times: StageTimes) -> list[pa.Table]:
+        networks, images = self.detector.networks, [image for image, _ in photos]
         pixels = sum(image.width * image.height for image in images if isinstance(image, DecodedImage))
         with self._memory.taken(pixels) if pixels else nullcontext() as memory, networks.computing():
             with times.on_device(IMAGES):
                 batch = networks.batch([image.pixels for image in images], memory)
-            return self._extract_batch(batch, times)
+            known = [table for _, table in photos if table is not None]
+            return self._extract_batch(
+                batch, _detections(batch, known) if known else self.detector(batch, times), times
+            )
 
-    def _extract_batch(self, batch: ImageBatch, times: StageTimes) -> list[pa.Table]:
+    def _extract_batch(self, batch: ImageBatch, detections: Detections, times: StageTimes) -> list[pa.Table]:
         """Waits for the device in the end."""
-        detections = self.detector(batch, times)
-        with times.on_device(CROP):
-            boxed = cut_crops(batch, detections, self.settings.align, BOX_CROP_PX)
-            five_point = self.embedder.alignment == FIVE_POINT
-            crops = warp_crops(batch, detections, self.embedder.input_size) if five_point else boxed.pixels
-        with times.on_device(QUALITY):  # of the box crops, whatever the embedder takes: the gate means the same for all
-            quality = assess_quality(boxed, detections)
-        with times.on_device(EMBED):
-            embeddings = self.embedder(crops)
+        first, other = self._models
+        quality, embeddings = _measure(batch, detections, first, times)
+        more = [] if other is None else [*_measure(batch, detections, other, times)]
         xp = module_of(embeddings)
         limit = floats(xp.flip(batch.sizes[detections.image_index], (1,)))
         columns = [
@@ -74,21 +104,55 @@ class BatchExtractor:
             detections.scores[:, None],
             quality,
             embeddings,
+            *more,
             floats(detections.image_index[:, None]),  # exact below 2**24, in the same copy to the host
         ]
         numbers = on_host(xp.concatenate(columns, axis=1))
-        visible = (numbers[:, 2:4] - numbers[:, :2] >= 1).all(axis=1)
+        visible = (numbers[:, 2:4] - numbers[:, :2] >= 1).all(axis=1)  # as all known ones are
         index, numbers = numbers[visible, -1], numbers[visible, :-1]
-        table = self._table(numbers)
+        table = _table(numbers, first, other)
         ends = np.searchsorted(index, np.arange(len(batch)), side="right")
         return [table.slice(start, end - start) for start, end in zip([0, *ends][:-1], ends, strict=True)]
 
-    def _table(self, numbers: FloatArray) -> pa.Table:
-        box, landmarks, single, embedding = np.split(numbers, [4, 14, 18], axis=1)
-        columns = [
-            *(pa.array(c) for c in box.T),
-            fixed_lists(landmarks),
-            *(pa.array(c) for c in single.T),
-            fixed_lists(embedding),
-        ]
-        return pa.table(columns, schema=self.schema)
+
+def _measure(batch: ImageBatch, detections: Detections, model: FaceModel, times: StageTimes) -> tuple[Array, Array]:
+    """The qualities [n, 3] and the embeddings [n, d] of faces."""
+    embedder = model.embedder
+    with times.on_device(CROP):
+        boxed = cut_crops(batch, detections, model.align, BOX_CROP_PX)
+        five_point = embedder.alignment == FIVE_POINT
+        crops = warp_crops(batch, detections, embedder.input_size) if five_point else boxed.pixels
+    with times.on_device(QUALITY):  # of the box crops, whatever the embedder takes: the gate means the same for all
+        quality = assess_quality(boxed, detections)
+    with times.on_device(EMBED):
+        return quality, embedder(crops)
+
+
+def _table(numbers: FloatArray, first: FaceModel, other: FaceModel | None) -> pa.Table:
+    size = first.embedder.embedding_size
+    box, landmarks, single, embedding, qualities, others = np.split(numbers, [4, 14, 18, 18 + size, 21 + size], axis=1)
+    columns = [
+        *(pa.array(c) for c in box.T),
+        fixed_lists(landmarks),
+        *(pa.array(c) for c in single.T),
+        fixed_lists(embedding),
+        pa.nulls(len(numbers), OTHER.type) if other is None else _others(other.name, qualities, others),
+    ]
+    return pa.table(columns, schema=face_schema(size).with_metadata({MODEL: first.name}))
+
+
+def _others(model: str, qualities: FloatArray, embeddings: FloatArray) -> pa.StructArray:
+    count, size = embeddings.shape
+    lists = pa.ListArray.from_arrays(np.arange(count + 1, dtype=np.int32) * size, embeddings.ravel())
+    return pa.StructArray.from_arrays(
+        [pa.array([model] * count, pa.string()), fixed_lists(qualities), lists], fields=[*OTHER.type]
+    )
+
+
+def _detections(batch: ImageBatch, known: Sequence[pa.Table]) -> Detections:
+    """These faces (`PLACE_COLUMNS`) of each image of a batch."""
+    faces = pa.concat_tables(known)
+    landmarks = faces["landmarks"].combine_chunks().flatten().to_numpy(zero_copy_only=False).reshape(-1, 5, 2)
+    index = np.repeat(np.arange(len(known)), [len(table) for table in known])
+    columns = index, boxes_of(faces), landmarks, faces["confidence"].to_numpy()
+    return Detections(*(like(batch.sizes, column) for column in columns))

@@ -7,13 +7,13 @@ The manifest is decided before any image is decoded. The engine writes one row o
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
-from pipeline.types import QUALITIES, FloatArray
+from pipeline.types import QUALITIES, FloatArray, Measured
 
 # What a run does with a manifest row.
 EXTRACT: Final = "extract"  # decode the image and find its faces
@@ -46,20 +46,38 @@ MANIFEST_SCHEMA = pa.schema(
     ]
 )
 
-FACE_COLUMNS = ("x1", "y1", "x2", "y2", "landmarks", "confidence", *QUALITIES)
+PLACE_COLUMNS = ("x1", "y1", "x2", "y2", "landmarks", "confidence")
+FACE_COLUMNS = (*PLACE_COLUMNS, *QUALITIES)
 CROP = pa.field("crop", pa.binary())
 IMAGE_COLUMNS = ("pixel_hash", "width", "height", "format")  # null where no image was decoded
 
 
+# The face as another model has it (`Measured`), if there is one.
+OTHER = pa.field(
+    "other",
+    pa.struct(
+        [
+            ("model", pa.string()),
+            ("qualities", pa.list_(pa.float32(), len(QUALITIES))),
+            ("embedding", pa.list_(pa.float32())),
+        ]
+    ),
+)
+
+
+MODEL: Final = "model"  # in the metadata of a table of faces: the `StoreIdentity.model` that measured them
+
+
 def face_schema(embedding_size: int) -> pa.Schema:
     """The columns of an extracted face; boxes are clipped to the image, landmarks are not."""
-    columns = [
-        *(pa.field(name, pa.float32()) for name in ("x1", "y1", "x2", "y2")),
-        pa.field("landmarks", pa.list_(pa.float32(), 10)),
-        *(pa.field(name, pa.float32()) for name in ("confidence", *QUALITIES)),
-        pa.field("embedding", pa.list_(pa.float32(), embedding_size)),
-    ]
-    return pa.schema(columns)
+    numbers = pa.list_(pa.float32(), 10), pa.list_(pa.float32(), embedding_size)
+    kinds = dict.fromkeys(FACE_COLUMNS, pa.float32()) | {"landmarks": numbers[0], "embedding": numbers[1]}
+    return pa.schema([*kinds.items(), OTHER])
+
+
+# A manifest of photos whose faces are known: of each photo the PLACE_COLUMNS of those to measure and embed again.
+PLACES = pa.field("faces", pa.list_(pa.struct([field for field in face_schema(0) if field.name in PLACE_COLUMNS])))
+KNOWN_FACES_SCHEMA = MANIFEST_SCHEMA.append(PLACES)
 
 
 def shard_schema(embedding_size: int) -> pa.Schema:
@@ -90,6 +108,7 @@ class ExtractedFace:
     fields: Mapping[str, Any]
     embedding: FloatArray  # [d] float32
     crop: bytes | None
+    other: Measured | None = None
 
     @property
     def box(self) -> tuple[float, float, float, float]:
@@ -100,6 +119,18 @@ class ExtractedFace:
     def qualities(self) -> list[float]:
         """In the order of QUALITIES."""
         return [self.fields[name] for name in QUALITIES]
+
+
+def as_measured_by(model: str, face: ExtractedFace, first: str) -> ExtractedFace | None:
+    """A face, which the model `first` measured and perhaps another, as `model` has it; None: neither is it."""
+    other = face.other
+    if first in ("", model):  # "": the extractor has no name
+        return face
+    if other is None or other.model != model or other.embedding is None:
+        return None
+    fields = {**face.fields, **dict(zip(QUALITIES, other.qualities, strict=True))}
+    measured = Measured(first, face.qualities, face.embedding)
+    return replace(face, fields=fields, embedding=other.embedding, other=measured)
 
 
 @dataclass
@@ -131,16 +162,24 @@ def read_rows(manifest: pa.Table, shard: pa.Table) -> list[ExtractedRow]:
 
 
 def faces_of_table(table: pa.Table) -> list[ExtractedFace]:
-    """The rows of a table with FACE_COLUMNS, `embedding` and perhaps `crop`, as objects."""
+    """The rows of a table with FACE_COLUMNS, `embedding`, and perhaps `crop` and `other`, as objects."""
     if len(table) == 0:
         return []
     column = table["embedding"].combine_chunks()
     numbers = column.flatten().to_numpy(zero_copy_only=False)
     # A copy: Arrow's own memory is read-only, which torch refuses.
     embeddings = np.array(numbers, dtype=np.float32).reshape(len(table), -1)
-    crops = table["crop"].to_pylist() if "crop" in table.column_names else [None] * len(table)
+    nothing = [None] * len(table)
+    crops = table["crop"].to_pylist() if "crop" in table.column_names else nothing
+    # A run shard that an earlier version wrote has none.
+    others = table[OTHER.name].to_pylist() if OTHER.name in table.column_names else nothing
     fields = table.select(FACE_COLUMNS).to_pylist()
-    return [ExtractedFace(f, e, c) for f, e, c in zip(fields, embeddings, crops, strict=True)]
+    return [
+        ExtractedFace(
+            f, e, c, None if o is None else Measured(**o | {"embedding": np.array(o["embedding"], np.float32)})
+        )
+        for f, e, c, o in zip(fields, embeddings, crops, others, strict=True)
+    ]
 
 
 def fixed_lists(rows: FloatArray) -> pa.FixedSizeListArray:

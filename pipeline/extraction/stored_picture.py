@@ -18,7 +18,7 @@ from pipeline.extraction.images.decode import Decoder
 from pipeline.extraction.images.files import AnyPath, read_file
 from pipeline.extraction.images.jpeg import jpeg_file
 from pipeline.runtime.arrays import on_host
-from pipeline.types import ByteArray, DecodedImage, DeviceImage, FloatArray
+from pipeline.types import ByteArray, DecodedImage, DeviceImage, FloatArray, IntArray
 
 MEDIA_TYPE: Final = "image/jpeg"
 _AROUND = 0.5  # of the box's side, on each side: room for a later model to detect and align the face again
@@ -30,12 +30,18 @@ def cut_faces(image: DecodedImage | DeviceImage, boxes: FloatArray) -> list[Byte
     """The parts of an image to store for faces at these boxes [n, 4] float32 xyxy: each grown by half its size on each
     side and clipped, [h, w, 3] uint8 on the host; views where the image is there."""
     height, width = image.pixels.shape[:2]
-    low, high = boxes[:, :2], boxes[:, 2:]
-    around = (high - low) * _AROUND
-    first = np.maximum(np.floor(low - around), 0).astype(int).tolist()
-    last = np.minimum(np.ceil(high + around), (width, height)).astype(int).tolist()
+    around = (boxes[:, 2:] - boxes[:, :2]) * _AROUND
+    first = origins_of_cuts(boxes).tolist()
+    last = np.minimum(np.ceil(boxes[:, 2:] + around), (width, height)).astype(int).tolist()
     cuts = [image.pixels[y0:y1, x0:x1] for (x0, y0), (x1, y1) in zip(first, last, strict=True)]
     return [on_host(cut) for cut in cuts]
+
+
+def origins_of_cuts(boxes: FloatArray) -> IntArray:
+    """[n, 2] x, y: where in the image these parts of it begin."""
+    around = (boxes[:, 2:] - boxes[:, :2]) * _AROUND
+    origins: IntArray = np.maximum(np.floor(boxes[:, :2] - around), 0).astype(np.int64)
+    return origins
 
 
 def encode_reference_image(pixels: ByteArray) -> bytes:

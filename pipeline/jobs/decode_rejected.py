@@ -72,7 +72,7 @@ def decode_rejected(store: Store, settings: Settings, rejected: pa.Table, progre
                 if room <= 0:
                     face["crop"] = None
                 room -= len(face.get("crop") or b"")
-                faces.append(face)
+                faces.append(face | {"model": identity.model})
         photos = again
     return pa.Table.from_pylist(faces, DECODED_SCHEMA)
 

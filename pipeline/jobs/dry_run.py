@@ -97,6 +97,6 @@ def _session(request: RunRequest, progress: Progress, stop: threading.Event) -> 
         settings = request.settings
         if has_store(request.store.absolute()):
             store = opened.enter_context(open_store(request.store, request.settings, command=request.command))
-            settings = settings_of_store(settings, store.identity, request.store)
+            settings = settings_of_store(settings, store.identity, request.store, store.other_identity())
             account = find_account(store, request.account) if store.accounts() else account
         yield Session(request, progress, stop, store, settings, account.account, account.account_id, profiler)

@@ -248,7 +248,8 @@ class People:
         """
         from pipeline.jobs.decode_rejected import decode_rejected
 
-        settings = settings_of_store(self._with_gate(gate), self._store.identity, self._store.path)
+        store = self._store
+        settings = settings_of_store(self._with_gate(gate), store.identity, store.path, store.other_identity())
         rejected = self._store.photos("rejected_faces", self._account_id, self._directory)
         return decode_rejected(self._store, settings, rejected, progress or SilentProgress(), stop or Event())
 

@@ -104,7 +104,7 @@ def open_session(
         store.lock_runs(request.command),
     ):
         store.unlock()
-        settings = settings_of_store(request.settings, store.identity, request.store)
+        settings = settings_of_store(request.settings, store.identity, request.store, store.other_identity())
         account = settle_account(store, request.account)
         if store.server is not None:
             progress.note("A server holds the store: its faces are decided and stored there.")

@@ -109,7 +109,8 @@ class ShardStages:
         """The function that decides the faces of a shard of the run and commits it. A server reads the shard's files
         itself."""
         if self._store.server is not None:
-            return lambda shard, *_: self._store.commit_shard(run.run_id, shard)
+            model = self._store.identity.model
+            return lambda shard, *_: self._store.commit_shard(run.run_id, shard, model)
         directories = self._store.directories(self._search_device())
         return Enroller(self._store.local, run, self._decoder, directories, held=self._held).commit
 
@@ -171,10 +172,10 @@ class ShardStages:
     def _load_extractor(self) -> BatchExtractor:
         if self._extractor is None:
             session = self._session
-            path, identity = session.request.store, self._store.identity
+            path, identity, other = session.request.store, self._store.identity, self._store.other_identity()
             shown = self._progress.meanwhile("loading the models")
             with loading_models(session.stop), shown, self._times.stage(LOAD):
-                self._extractor = load_extractor(session.settings, identity, path, NETWORK_THREADS)
+                self._extractor = load_extractor(session.settings, identity, path, NETWORK_THREADS, other)
             session.profiler.watch(self._extractor.detector.networks.device)
         return self._extractor
 

@@ -17,10 +17,18 @@ from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar, c
 import pyarrow as pa
 
 from pipeline.config import Settings
-from pipeline.errors import CleanUpLeft, StoreError, StoreLocked, StoreMismatch, StoreUnwritable, UsageError
+from pipeline.errors import (
+    CleanUpLeft,
+    ReindexUnderWay,
+    StoreError,
+    StoreLocked,
+    StoreMismatch,
+    StoreUnwritable,
+    UsageError,
+)
 from pipeline.jobs.run_report import RunTotals, run_totals
 from pipeline.jobs.server_connection import ServerConnection
-from pipeline.jobs.store_identity import make_identity, settings_of_store, settle_threshold
+from pipeline.jobs.store_identity import make_identity, settings_of_generation, settings_of_store, settle_threshold
 from pipeline.matching.calibration import Calibration
 from pipeline.matching.match import Matcher
 from pipeline.report import page_data
@@ -91,6 +99,7 @@ _PHOTOS: Final[Mapping[str, Callable[[Catalog, int, str], pa.Table]]] = {
     "detected_faces": media.detected_faces,
     "rejected_faces": corrections.rejected_faces,
     "identities": media.central_identities,
+    "in_both_generations": people.faces_to_compare,
 }
 VERBS: Final[dict[str, Callable[..., object]]] = {}
 
@@ -119,8 +128,6 @@ class Store(RunFiles):
         loaded when an image is to be recognised, and corrections need no models."""
         super().__init__(holder.folder)
         self.path: Path = holder.path
-        self.identity: StoreIdentity = holder.identity
-        self.generation = holder.generation
         self.settings = settings
         self.service = service
         self.server = holder if isinstance(holder, ServerConnection) else None
@@ -128,6 +135,15 @@ class Store(RunFiles):
         self._corrections: Corrections | None = None
         self._directories: Directories | None = None
         self._run_keys: dict[str, bytes | None] = {}
+
+    @property
+    def identity(self) -> StoreIdentity:
+        """Of the current generation."""
+        return self._holder.identity
+
+    @property
+    def generation(self) -> int:
+        return self._holder.generation
 
     @property
     def local(self) -> LocalStore:
@@ -144,7 +160,7 @@ class Store(RunFiles):
     @cached_property
     def settled(self) -> Settings:
         """The settings with the store's values for all that is fixed in it. Raises StoreMismatch."""
-        return settings_of_store(self.settings, self.identity, self.path)
+        return settings_of_store(self.settings, self.identity, self.path, self.other_identity())
 
     def key_of_run(self, run_id: str) -> bytes | None:
         if self.identity.encrypted and run_id not in self._run_keys:
@@ -284,8 +300,12 @@ class Store(RunFiles):
         return self.local.run_row(planned.run_id)
 
     @verb
-    def commit_shard(self, run_id: str, shard: int) -> None:
-        """Decides and commits an extracted shard, by the directories that answer requests."""
+    def commit_shard(self, run_id: str, shard: int, model: str) -> None:
+        """Decides and commits a shard that was extracted by a model (`StoreIdentity.model`), by the directories that
+        answer requests. Raises StoreMismatch if the store answers by another one by now."""
+        if model != self.identity.model:
+            given = "another model, or other settings"
+            raise StoreMismatch(path=self.path, key="model.weights", stored=self.identity.weights, given=given)
         self._recognition().enrol_shard(run_id, shard)
 
     @verb
@@ -302,6 +322,82 @@ class Store(RunFiles):
     def count_runs(self, account_id: int, run_ids: Sequence[str]) -> RunTotals:
         """What these runs of an account brought."""
         return run_totals(self.local, account_id, run_ids)
+
+    # Two generations
+
+    def _measure_also(self, identity: StoreIdentity | None) -> None:
+        """From now on what answers requests in this process, if anything does, embeds new faces by this model, too."""
+        if self.service is not None:
+            from pipeline.jobs.models import load_other
+
+            other = None if identity is None else load_other(self.settled, identity, self.path)
+            self.service.extractor.measure_also(other)
+
+    @verb
+    def other_identity(self) -> StoreIdentity | None:
+        """Of the generation that is not the current one, if there is one."""
+        return self.local.other_identity()
+
+    @verb
+    def begin_generation(self, identity: StoreIdentity) -> int:
+        """Begins another generation; its number. A server that holds the store loads its model first, and embeds each
+        new face by both from then on. Raises ReindexUnderWay, ModelError, DeviceError."""
+        if (other := self.other_identity()) is not None:
+            raise ReindexUnderWay(path=self.path, weights=other.weights)
+        self._measure_also(identity)
+        try:
+            return self.local.begin_generation(identity)
+        except BaseException:
+            self._measure_also(None)
+            raise
+
+    @verb
+    def count_unmeasured(self) -> int:
+        """How many faces that is; without another generation, all of them."""
+        return self.local.count_unmeasured()
+
+    @verb
+    def unmeasured_faces(self, after: int, photos: int) -> pa.Table:
+        """The faces that the generation which is being built lacks, of some photos above a media id."""
+        return self.local.unmeasured_faces(after, photos)
+
+    @verb
+    def commit_measured(self, faces: pa.Table, counts: Mapping[str, Any]) -> None:
+        """Commits some of them, measured (MEASURED_SCHEMA)."""
+        self.local.commit_measured(faces, counts)
+
+    @verb
+    def complete_generation(self) -> bool:
+        """Gives it its references. False: it still lacks faces."""
+        return self.local.complete_generation()
+
+    @verb
+    def switch_generation(self, *, back: bool = False) -> str:
+        """Makes the newer generation the current one, or `back` the older one again; the name of its weights. Raises
+        ReindexMissing, and BadValue if its calibration does not know the rate that the settings ask for."""
+        other = self.other_identity()
+        if self.service is None or other is None:
+            self.local.switch_generation(back=back)
+            self.release()
+        else:
+            settled = settle_threshold(settings_of_generation(self.settings, other), other)
+            self.service.switch_generation(settled.match, back=back)
+        return self.identity.weights
+
+    @verb
+    def drop_generation(self, *, older: bool = False) -> str | None:
+        """Deletes the newer generation, with `older` the one that was current before; the name of its weights. Raises
+        ReindexMissing."""
+        other = self.other_identity()
+        self.local.drop_generation(older=older)
+        if self.service is not None:
+            self.service.extractor.keep_one(self.identity.model)
+        return None if other is None else other.weights
+
+    @verb
+    def generation_summary(self) -> dict[str, Any]:
+        """Numbers of the other generation. Raises ReindexMissing."""
+        return self.local.generation_summary()
 
     # People
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from pipeline.config import AREA, OUTPUT_SECTIONS, EmbedSettings, Settings, nearest_threshold
+from pipeline.config import AREA, AUTO, OUTPUT_SECTIONS, EmbedSettings, Settings, nearest_threshold
 from pipeline.errors import StoreMismatch
 from pipeline.jobs.calibration_file import read_calibration
 from pipeline.matching.calibration import Calibration
@@ -75,27 +75,36 @@ def weights_file(settings: Settings) -> Path | None:
     return Path(settings.model.weights_file) if settings.model.weights_file else None
 
 
-def settings_of_store(settings: Settings, identity: StoreIdentity, path: Path) -> Settings:
-    """`settings` with the store's own values for all that is fixed in it.
+def settings_of_store(
+    settings: Settings, identity: StoreIdentity, path: Path, other: StoreIdentity | None = None
+) -> Settings:
+    """`settings` with the store's own values for all that is fixed in it. The weights of its `other` generation are as
+    good as its own.
 
     Raises StoreMismatch for a value that is neither the default nor the store's: numbers made in two ways cannot be
     compared.
     """
-    if settings.model.weights not in ("auto", identity.weights):
+    if settings.model.weights not in (AUTO, identity.weights, identity.weights if other is None else other.weights):
         raise StoreMismatch(path=path, key="weights", stored=identity.weights, given=settings.model.weights)
     _check_calibration(settings, identity, path)
-    defaults, sections = Settings(), dict[str, Any]()
+    defaults, stored = Settings(), settings_of_generation(settings, identity)
     for section in OUTPUT_SECTIONS:
-        default = getattr(defaults, section)
-        stored = {**_VALUES_OF_OLD_STORES.get(section, {}), **identity.output_settings.get(section, {})}
+        own = getattr(stored, section)
         for key, value in dataclasses.asdict(getattr(settings, section)).items():
-            if value not in (getattr(default, key), stored[key]):
-                raise StoreMismatch(path=path, key=f"{section}.{key}", stored=stored[key], given=value)
-        sections[section] = dataclasses.replace(default, **stored)
+            if value not in (getattr(getattr(defaults, section), key), getattr(own, key)):
+                raise StoreMismatch(path=path, key=f"{section}.{key}", stored=getattr(own, key), given=value)
     if settings.run.mode not in (defaults.run.mode, identity.mode):
         raise StoreMismatch(path=path, key="run.mode", stored=identity.mode, given=settings.run.mode)
-    sections["run"] = dataclasses.replace(settings.run, mode=identity.mode)
-    return settle_threshold(dataclasses.replace(settings, **sections), identity)
+    return settle_threshold(stored, identity)
+
+
+def settings_of_generation(settings: Settings, identity: StoreIdentity) -> Settings:
+    """`settings` with the values by which a generation of the store was made."""
+    sections: dict[str, Any] = {"run": dataclasses.replace(settings.run, mode=identity.mode)}
+    for section in OUTPUT_SECTIONS:
+        stored = {**_VALUES_OF_OLD_STORES.get(section, {}), **identity.output_settings.get(section, {})}
+        sections[section] = type(getattr(settings, section))(**stored)
+    return dataclasses.replace(settings, **sections)
 
 
 def settle_threshold(settings: Settings, identity: StoreIdentity) -> Settings:

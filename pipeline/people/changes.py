@@ -154,6 +154,7 @@ class Changes:
             replaced=[str(s.person_id) for s in self._references if s.person_id not in self._inserted],
             pictures=self.pictures(),
             vectors={face_id: s.vector for face_id, s in faces.items()},
+            measured={face_id: s.face.other for face_id, s in faces.items() if s.face.other is not None},
         )
 
     def _conflicts(self) -> dict[int, Conflict]:

@@ -22,7 +22,7 @@ import numpy as np
 
 from pipeline.errors import InputError, RequestError
 from pipeline.matching.references import IndexView, ReferenceIndex
-from pipeline.people.locks import DirectoryLock, SharedLock
+from pipeline.people.locks import DirectoryLock, PostLock
 from pipeline.people.records import Records, Stored, StoredDirectory
 from pipeline.runtime.device import HOST
 from pipeline.store import Change, Committed, LocalStore, References, Segment, segment_files
@@ -103,10 +103,11 @@ class Directory(Records):
         self.in_doubt = False  # a change failed half-way: the store may hold more or less than this
         self.changed = Changed()
         self._stored = stored
-        self._new_index = partial(ReferenceIndex, embedding_size, device, quantized=quantized)
+        self._new_index = partial(ReferenceIndex, device=device, quantized=quantized)
+        self._size = embedding_size
         self._reading = threading.Lock()  # while the index is read
         self._maps = threading.Lock()  # held briefly, while the index and what follows are changed or read together
-        self._index = self._new_index()
+        self._index = self._new_index(self._size)
         self._view: DirectoryView | None = None  # None: the index is not read yet
         self._shown = 0  # the last commit that the index shows
         self._missed: list[tuple[Change, Committed]] | None = None  # changes since it began to be read
@@ -162,7 +163,7 @@ class Directory(Records):
             self._missed = None
 
     def _build(self, found: References) -> tuple[ReferenceIndex, References]:
-        index = self._new_index(frozen=found.segments)
+        index = self._new_index(self._size, frozen=found.segments)
         index.append(found.vectors, found.orders, found.image_hashes, found.boxes)
         return index, found
 
@@ -175,6 +176,14 @@ class Directory(Records):
         for change, committed in missed:
             self._change_index(change, committed)
         return self._show()
+
+    def forget_index(self, embedding_size: int) -> None:
+        """The index is read again when somebody asks for it: that of another generation. The caller has the lock
+        alone."""
+        with self._reading, self._maps:
+            self._size, self._index, self._view = embedding_size, self._new_index(embedding_size), None
+            self._person_ids, self._files = PersonIds([], []), frozenset()
+            self._count_change(corrected=True, of_faces=True)
 
     def map_again(self) -> None:
         """Maps the segments that there are now. The caller has the lock alone."""
@@ -279,6 +288,16 @@ class Directories:
                 with self.writing(directory):
                     directory.map_again()
 
+    def switch(self) -> None:
+        """After the store's current generation became another: reads the references of all directories again. The
+        caller keeps changes out. If that fails, who asks for them next tries again."""
+        directories = self.all()
+        for directory in directories:
+            with directory.lock.alone():
+                directory.forget_index(self._client.identity.embedding_size)
+        for directory in directories:
+            directory.view()
+
     @contextmanager
     def using(self, account_id: int, name: str) -> Iterator[Directory]:
         """The directory, for the block: there is one object for each. An empty one is forgotten after its last use, so
@@ -327,13 +346,13 @@ class Directories:
                 yield
 
     @contextmanager
-    def posting(self, directory: Directory) -> Iterator[SharedLock]:
+    def posting(self, directory: Directory) -> Iterator[PostLock]:
         """Locks a directory for one of several posts. After a failure as `writing`. Raises StoreError."""
         with directory.lock.shared(lambda: self._repair(directory)) as lock, self._doubting(directory, lock=lock):
             yield lock
 
     @contextmanager
-    def _doubting(self, *directories: Directory, lock: SharedLock | None = None) -> Iterator[None]:
+    def _doubting(self, *directories: Directory, lock: PostLock | None = None) -> Iterator[None]:
         try:
             yield
         except (RequestError, InputError):

@@ -66,7 +66,7 @@ class DirectoryLock:
             yield
 
     @contextmanager
-    def shared(self, refresh: Callable[[], None]) -> Iterator[SharedLock]:
+    def shared(self, refresh: Callable[[], None]) -> Iterator[PostLock]:
         """The lock for the block, except where it is `released`. Those who wait to be alone go first, or a stream of
         posts could keep them waiting for ever.
 
@@ -74,7 +74,7 @@ class DirectoryLock:
         """
         with self.changed:
             self.changed.wait_for(lambda: not self.waiting_alone)
-            shared = SharedLock(self, refresh)
+            shared = PostLock(self, refresh)
             try:
                 refresh()
                 yield shared
@@ -91,7 +91,7 @@ class DirectoryLock:
             self.changed.notify_all()  # newcomers, who go on when the caller releases the lock
 
 
-class SharedLock:
+class PostLock:
     """The lock as one of several posts has it: its thread holds it between the calls of these methods."""
 
     def __init__(self, lock: DirectoryLock, refresh: Callable[[], None]) -> None:

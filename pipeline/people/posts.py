@@ -7,7 +7,7 @@ import math
 import threading
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from pipeline.config import MatchSettings, Settings
 from pipeline.errors import RequestError, SeveralFaces
 from pipeline.extraction.images.decode import Decoder, OpenedImage
 from pipeline.extraction.images.pixel_hash import PixelHash
-from pipeline.extraction.rows import ExtractedFace, faces_of_table
+from pipeline.extraction.rows import MODEL, ExtractedFace, as_measured_by, faces_of_table
 from pipeline.extraction.stored_picture import cut_faces, encode_reference_image
 from pipeline.matching.calibration import Calibration
 from pipeline.matching.match import Matcher
@@ -31,9 +31,21 @@ from pipeline.people.decide import (
 from pipeline.people.directory import Directories, Directory
 from pipeline.people.types import Conflict, FaceResult, PostRequest, PostResult, SimilarPerson
 from pipeline.people.views import most_similar, root_views
+from pipeline.runtime.shared_lock import SharedLock
 from pipeline.runtime.threads import usable_cores
 from pipeline.store import LocalStore, PostedImage
 from pipeline.types import DecodedImage
+
+
+@dataclass(frozen=True)
+class _Extracted:
+    """A posted image, and the faces that the post is about."""
+
+    image: PostedImage
+    faces: Sequence[ExtractedFace]
+    described: int | None  # the face that the headers describe
+    model: str  # that measured the faces; "": it has no name
+    detection_s: float  # that the detector took for its batch
 
 
 class Poster:
@@ -46,27 +58,43 @@ class Poster:
         batcher: MicroBatcher,
         decoder: Decoder,
         settings: Settings,
+        generation: SharedLock,
     ) -> None:
+        """`generation` is shared while a post is decided and committed: the store's generation stays the same."""
         self._client = client
+        self._generation = generation
         self._directories = directories
         self._batcher = batcher
         self._decoder = decoder
         self._pixel_hash = PixelHash(client.identity.pixel_key)
-        self._calibration = Calibration.from_dict(client.identity.calibration)
-        self._match = settings.match
         self._settings = settings.serve
+        self.take_generation(settings.match)
         # For decoding and models. A post that waits for memory before, or for a lock or the disk afterwards, holds up
         # no other.
         self._working = threading.BoundedSemaphore(settings.serve.workers or 2 * usable_cores())
 
+    def take_generation(self, match: MatchSettings) -> None:
+        """Decides by the store's current generation from now on, with this gate and threshold."""
+        self.match = match
+        self._calibration = Calibration.from_dict(self._client.identity.calibration)
+
     def post(self, account_id: int, directory: str, data: bytes, request: PostRequest) -> PostResult:
         """See `IdentityService.post`."""
         image = self._decoder.open(data)
-        with image.room(), self._working:
-            post, detection_s = self._extract(image, request)
+        while True:
+            with image.room(), self._working:
+                extracted = self._extract(image, request)
+            with self._generation.shared():
+                post = self._post_of(extracted, request)
+                if post is not None:  # else it was extracted before a model came that decides by now
+                    return self._decided(account_id, directory, post, extracted.detection_s)
+
+    def _decided(self, account_id: int, directory: str, post: Post, detection_s: float) -> PostResult:
+        request = post.request
         results: list[FaceResult] = []
         updated = False
         with self._directories.using(account_id, directory) as opened:
+            provider = f"mtcnn, {self._client.identity.embedder}/{self._client.identity.weights}"
             for person_id in (request.update_person_id, request.merge_with):
                 if person_id is not None:
                     opened.record(person_id)  # it must be there, whatever the photo shows
@@ -79,16 +107,17 @@ class Poster:
             media_id=str(uuid.UUID(post.image.sha256[:32])),
             account_updated=updated,
             detection_ms=round(detection_s * 1000),
+            provider=provider,
         )
 
-    def _extract(self, opened: OpenedImage, request: PostRequest) -> tuple[Post, float]:
-        """The image's faces, without its pixels, and the seconds that the detector took for its batch."""
+    def _extract(self, opened: OpenedImage, request: PostRequest) -> _Extracted:
+        """The image's faces, without its pixels."""
         data, decoded = opened.data, opened.load()
         table, detection_s = self._batcher.extract(decoded)
+        model = (table.schema.metadata or {}).get(MODEL.encode(), b"").decode()
         faces, described = select_faces(faces_of_table(table), request, decoded.width, decoded.height)
         if request.insert or request.update:
             faces = _with_pictures(decoded, faces)
-        gate = self._gate(request)
         image = PostedImage(
             sha256=hashlib.sha256(data).hexdigest(),
             pixel_hash=self._pixel_hash(decoded.pixels),
@@ -99,17 +128,26 @@ class Poster:
             name=request.name if described is not None else None,
             external_id=request.external_id if described is not None else None,
         )
+        return _Extracted(image, faces, described, model, detection_s)
+
+    def _post_of(self, extracted: _Extracted, request: PostRequest) -> Post | None:
+        """The post as the current generation sees it; None: its model has not measured the faces."""
+        image, described, gate = extracted.image, extracted.described, self._gate(request)
+        model = self._client.identity.model
+        measured = [as_measured_by(model, face, extracted.model) for face in extracted.faces]
+        faces = [face for face in measured if face is not None]
+        if len(faces) < len(measured):
+            return None
         sightings = [
             _sighting(image, request, gate, ordinal, face, described=ordinal == described)
             for ordinal, face in enumerate(faces)
         ]
         guids = [str(uuid.uuid4()) for _ in sightings]
-        matcher = Matcher(self._calibration, gate.threshold)
-        return Post(image, request, matcher, sightings, guids, described), detection_s
+        return Post(image, request, Matcher(self._calibration, gate.threshold), sightings, guids, described)
 
     def _gate(self, request: PostRequest) -> MatchSettings:
         asked = {key: getattr(request, key) for key in ("threshold", "min_cpq", "min_fsq", "min_fcq")}
-        return replace(self._match, **{key: value for key, value in asked.items() if value is not None})
+        return replace(self.match, **{key: value for key, value in asked.items() if value is not None})
 
     def _answer(self, directory: Directory, post: Post) -> tuple[list[FaceResult], bool]:
         """The answer for each face, and whether the account changed. It is decided, and its pictures are written,

@@ -76,19 +76,23 @@ class Pictures:
             return able[0].face_id
         raise PictureMissing(person_id=person_id, paths=", ".join(str(face.path) for face in able[:3]))
 
+    def _is_reference(self, face: StoredFace) -> bool:
+        person_id = face.person_id
+        if person_id is None:
+            return False
+        known = self.client.reference_faces([person_id]) if self.references is None else self.references
+        return known.get(person_id) == face.face_id
+
     def _picture_of(self, face: StoredFace) -> bytes | None:
         """The stored picture of a face, or one cut from its photo; None if that can't be read, or is another one
         now."""
-        person_id = str(face.person_id)
-        record = self.directory.get(person_id)
-        if record is not None and record.image_guid:
-            known = self.client.reference_faces([person_id]) if self.references is None else self.references
-            if known.get(person_id) == face.face_id:
-                try:
-                    return self.client.read_image(self.directory.account_id, record.image_guid)[0]
-                except (ObjectUnknown, StoreDamaged):
-                    if face.path is None:  # it was posted: there is no photo
-                        raise
+        guid = self.client.picture_of_face(face.face_id) if self._is_reference(face) else None
+        if guid is not None:
+            try:
+                return self.client.read_image(self.directory.account_id, guid)[0]
+            except (ObjectUnknown, StoreDamaged):
+                if face.path is None:  # it was posted: there is no photo
+                    raise
         try:
             return pictures_of_photo(face.path or "", face.sha256, [face.box], self._decoder)[0]
         except ImageRejected:

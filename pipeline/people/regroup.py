@@ -43,6 +43,7 @@ from pipeline.texts import nfc
 from pipeline.types import FaceBatch
 
 _CAME_SINCE: Final = {"embedding": None, "reason": "it came into the store after the photos were read"}
+_OTHER_MODEL: Final = {"embedding": None, "reason": "the store answers by another model since its photo was read"}
 
 
 def regroup(plan: Plan, request: CorrectionRequest, decoded: pa.Table | None) -> None:
@@ -52,7 +53,7 @@ def regroup(plan: Plan, request: CorrectionRequest, decoded: pa.Table | None) ->
     gate = request.gate or MatchSettings()
     known = _Known(client, plan.directory)
     admitted = known.admitted(gate)
-    not_decoded = [] if decoded is None else known.take(admitted, decoded, pictures)
+    not_decoded = [] if decoded is None else known.take(admitted, decoded, pictures, plan.client.identity.model)
     plan.decoded, plan.known_vectors = known.decoded, known.vectors
     pictures.references = known.references
     groups = known.groups()
@@ -223,12 +224,17 @@ class _Known:
         allowed = (f for f in rejected if f.stored.face_id not in self._said[NOBODY])
         return [f for f in allowed if not failed_measures(f.qualities, gate)]
 
-    def take(self, faces: Sequence[FaceToRegroup], decoded: pa.Table, pictures: Pictures) -> list[NotDecoded]:
-        """Gives these faces the vectors that were decoded, and `pictures` theirs. Returns those that got none."""
+    def take(
+        self, faces: Sequence[FaceToRegroup], decoded: pa.Table, pictures: Pictures, model: str
+    ) -> list[NotDecoded]:
+        """Gives these faces the vectors that this model made of them, and `pictures` theirs. Returns those that got
+        none."""
         by_place = {(row["sha256"], row["ordinal"]): row for row in decoded.to_pylist()}
         missed = []
         for face in faces:
             stored, row = face.stored, by_place.get((face.stored.sha256, face.ordinal), _CAME_SINCE)
+            if row["embedding"] is not None and row["model"] not in (None, model):
+                row = _OTHER_MODEL
             if row["embedding"] is None:
                 missed.append(NotDecoded(stored.face_id, str(stored.path), row["reason"]))
                 continue

@@ -7,11 +7,12 @@ directory that holds no identity is an empty one.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Final
 
 import pyarrow as pa
 
-from pipeline.config import Settings
-from pipeline.errors import ObjectReplaced, ObjectUnknown, PersonUnknown, StoreDamaged
+from pipeline.config import MatchSettings, Settings
+from pipeline.errors import ObjectReplaced, ObjectUnknown, PersonUnknown, StoreDamaged, StoreError
 from pipeline.extraction.extractor import BatchExtractor
 from pipeline.extraction.images.decode import Decoder
 from pipeline.people.background import Housekeeper, LongWork, ShardEnroller
@@ -22,7 +23,10 @@ from pipeline.people.posts import Poster
 from pipeline.people.types import PersonView, PostRequest, PostResult, StoredImage
 from pipeline.people.views import person_views
 from pipeline.runtime.device import resolve_device
+from pipeline.runtime.shared_lock import SharedLock
 from pipeline.store import Catalog, CorrectionAnswer, CorrectionRequest, LocalStore, PersonRecord
+
+_SWITCH_S: Final = 10.0  # that a swap waits for requests, while new ones wait for it
 
 
 class IdentityService:
@@ -33,6 +37,7 @@ class IdentityService:
 
     def __init__(self, client: LocalStore, extractor: BatchExtractor, decoder: Decoder, settings: Settings) -> None:
         self._client = client
+        self.extractor = extractor
         # A request brings a few faces: on a CPU, a quantized copy finds them sooner.
         self.directories = Directories(client, resolve_device(settings.run.device), quantized=True)
         self.batcher = MicroBatcher(
@@ -41,7 +46,8 @@ class IdentityService:
             max_pixels=settings.run.batch_pixels,
             queue_images=settings.serve.queue_images,
         )
-        self._poster = Poster(client, self.directories, self.batcher, decoder, settings)
+        self._generation = SharedLock()  # shared by what is decided by the store's current generation
+        self._poster = Poster(client, self.directories, self.batcher, decoder, settings, self._generation)
         self._long_work = LongWork("corrections")
         unique = settings.serve.unique_external_ids
         self._corrections = Corrections(client, self.directories, decoder, unique_external_ids=unique)
@@ -143,7 +149,8 @@ class IdentityService:
         self._housekeeper.note_change()
         if self._is_long(request):
             return self._long_work.do(self._corrections.make, request, decoded, self._long_work.urgent)
-        return self._corrections.make(request, decoded)
+        with self._generation.shared():
+            return self._corrections.make(request, decoded)
 
     def _is_long(self, request: CorrectionRequest) -> bool:
         """Whether it may change thousands of faces. An undo is so if what it takes back is; only to say what that is
@@ -158,7 +165,11 @@ class IdentityService:
 
     def delete_directory(self, account_id: int, directory: str) -> int:
         """Deletes every person in it with everything of theirs; returns how many. Raises DirectoryUnknown."""
-        with self.directories.using(account_id, directory) as opened, self.directories.writing(opened):
+        with (
+            self._generation.shared(),
+            self.directories.using(account_id, directory) as opened,
+            self.directories.writing(opened),
+        ):
             self._housekeeper.note_change()
             deleted = self._client.delete_directory(account_id, directory)
             opened.load()
@@ -168,6 +179,30 @@ class IdentityService:
         """Decides and commits an extracted shard of a planned run, between requests. Raises StoreError."""
         self._shard_work.do(self._shards.enrol, run_id, shard)
         self._housekeeper.note_change()
+
+    # Two generations
+
+    @property
+    def match(self) -> MatchSettings:
+        """The gate and the threshold that posts are decided by."""
+        return self._poster.match
+
+    def switch_generation(self, match: MatchSettings, *, back: bool) -> None:
+        """Makes the other generation of the store the one that answers, with this gate and threshold. Posts wait while
+        the references are mapped; those that were decided before are committed. Raises ReindexMissing, and StoreError
+        if requests are not done in time."""
+        self._client.fold_tails()  # before anybody waits
+        # Between long corrections, and not at their low priority.
+        self._long_work.do(lambda: self._long_work.urgent.submit(self._switch, match, back).result())
+
+    def _switch(self, match: MatchSettings, back: bool) -> None:
+        try:
+            with self._generation.alone(_SWITCH_S):
+                self._client.switch_generation(back=back)
+                self._poster.take_generation(match)
+                self.directories.switch()
+        except TimeoutError as exc:
+            raise StoreError(message="Requests to the server take long: nothing was changed. Try again.") from exc
 
     # Keeping house
 

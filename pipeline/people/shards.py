@@ -43,6 +43,7 @@ from pipeline.store import (
     FILES_SCHEMA,
     FOLDER_DIGITS,
     INSERT,
+    MEASURED_SCHEMA,
     MEDIA_SCHEMA,
     RUN,
     Change,
@@ -52,8 +53,9 @@ from pipeline.store import (
     RunRow,
     ShardCommit,
     embedding_rows,
+    vector_bytes,
 )
-from pipeline.types import ByteArray
+from pipeline.types import QUALITIES, ByteArray
 
 # Times a shard is decided without the locks before it is decided under them.
 _FREE_TRIES: Final = 3
@@ -188,6 +190,7 @@ class Enroller:
                 media=pa.Table.from_pylist([_media_row(row, media_id) for media_id, row in media], MEDIA_SCHEMA),
                 faces=pa.Table.from_pylist([_face_row(s, n, shard.media_id + s.photo) for n, s in faces], FACES_SCHEMA),
                 embeddings=self._embeddings(faces),
+                measured=_measured(faces),
                 files=pa.Table.from_pylist([_file_row(row, media_id) for media_id, row in media], FILES_SCHEMA),
                 changes=changes,
                 finished_run_shards=self._duplicates.finished_by(shard.number),
@@ -321,6 +324,23 @@ class Enroller:
         kept = [(face_id, s) for face_id, s in faces if s.keeps_vector]
         vectors = np.array([s.face.embedding for _, s in kept], np.float32).reshape(-1, size)
         return embedding_rows([face_id for face_id, _ in kept], vectors)
+
+
+def _measured(faces: Sequence[tuple[int, Sighting]]) -> tuple[str, pa.Table] | None:
+    """What another model measured of the faces, and its name."""
+    rows = [
+        {
+            **_face_row(s, face_id, 0),
+            **dict(zip(QUALITIES, other.qualities, strict=True)),
+            "embedding": vector_bytes(other.embedding) if s.keeps_vector and other.embedding is not None else None,
+        }
+        for face_id, s in faces
+        if (other := s.face.other) is not None and s.outcome != "removed"
+    ]
+    models = {s.face.other.model for _, s in faces if s.face.other is not None}
+    if len(models) != 1:  # of two nothing is kept: a build does it later
+        return None
+    return models.pop(), pa.Table.from_pylist(rows, MEASURED_SCHEMA)
 
 
 def _directory_of(row: ExtractedRow) -> str:

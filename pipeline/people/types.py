@@ -87,6 +87,7 @@ class PostResult:
     media_id: str  # UUID text derived from the image's SHA-256
     account_updated: bool
     detection_ms: int
+    provider: str  # the models that found and recognised the faces
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from pipeline.errors import CorrectionImpossible, UndoBlocked
 from pipeline.people.correction_plan import Plan, contradicts
-from pipeline.store import FACE_COLUMNS, NEVER_UNDONE, USER, Correction, CorrectionRequest, Rows
+from pipeline.store import NEVER_UNDONE, USER, Correction, CorrectionRequest, Rows
 
 
 def undo(plan: Plan, request: CorrectionRequest) -> None:
@@ -69,8 +69,7 @@ def _changed_since(plan: Plan, before: Rows, after: Rows) -> Iterator[str]:
     for face_id in sorted(shown - {face.face_id for face in there}):
         yield f"the face {face_id} is gone"
     for face in there:
-        is_now = {name: getattr(face, name) for name in FACE_COLUMNS}
-        if is_now != after.faces.get(face.face_id, is_now):
+        if any(getattr(face, name) != value for name, value in after.faces.get(face.face_id, {}).items()):
             yield f"the face {face.face_id} was moved"
     owners = {face_id: (before.faces[face_id]["person_id"], now["person_id"]) for face_id, now in after.faces.items()}
     people = {person_id for pair in owners.values() for person_id in pair if person_id is not None}

@@ -59,9 +59,12 @@ def open_admin_port(store: Store, password_changed: Callable[[str], None] = lamb
     `password_changed` is called with the user id of each account whose password is changed through the port.
     Raises StoreError, StoreUnwritable.
     """
-    info = ServerInfo(version("facepipe"), store.path, store.identity, store.generation)
+
+    def info(*_: object) -> ServerInfo:
+        return ServerInfo(version("facepipe"), store.path, store.identity, store.generation)
+
     routes = [
-        Route("/admin/hello", _endpoint(lambda *_: info), methods=["GET"]),
+        Route("/admin/hello", _endpoint(info), methods=["GET"]),
         Route("/changes", _endpoint(partial(_changes, store)), methods=["GET"]),
         Route("/admin/call/{name}", _endpoint(partial(_call, store, password_changed)), methods=["POST"]),
     ]

@@ -94,7 +94,7 @@ def make_app(
         }
 
     metrics = Metrics(gauges)
-    serializer = Serializer(image_prefix(serve), f"mtcnn, {client.identity.embedder}/{client.identity.weights}")
+    serializer = Serializer(image_prefix(serve))
     originals = BoundedThreadPool("originals", threads=_ORIGINAL_THREADS, queue=_CALL_QUEUE)
     sessions = Sessions(idle_s=settings.ui.idle_s, session_s=settings.ui.session_s)
     auth.on_drop.append(sessions.drop)

@@ -46,10 +46,9 @@ def image_prefix(settings: ServeSettings) -> str:
 
 @dataclass(frozen=True)
 class Serializer:
-    """Turns the service's results into JSON. `provider` names the models in the attributes of a face."""
+    """Turns the service's results into JSON."""
 
     image_prefix: str
-    provider: str
 
     def post(self, result: PostResult, *, with_ids: bool = True) -> Json:
         """The object of 2.3, its faces in the service's order; without ids of persons where they are not wanted."""
@@ -116,7 +115,7 @@ class Serializer:
                 "detectionVersion": DETECTION_VERSION,
                 "dimension": {"height": round(height), "width": round(width)},
                 "landmarks": landmarks,
-                "provider": self.provider,
+                "provider": result.provider,
             },
             "tags": list(face.person.root.tags) if face.person else [],
             **({} if face.person is None else _identity(face.person, face.score, face.new_id)),

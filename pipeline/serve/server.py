@@ -69,7 +69,7 @@ def serve(store: Path, settings: Settings, announce: Callable[[Listening], None]
         held = Store(client, settings)
         held.unlock()
         settings = held.settled
-        extractor = load_extractor(settings, client.identity, client.path)
+        extractor = load_extractor(settings, client.identity, client.path, None, client.other_identity())
         service = held.service = IdentityService(client, extractor, Decoder(settings.decode), settings)
         stack.callback(service.close)
         auth, ready = make_authenticator(client), threading.Event()

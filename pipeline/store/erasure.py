@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 
 from pipeline.errors import StoreError
 from pipeline.store import segments
-from pipeline.store.catalog.connection import Catalog, OpenStore
+from pipeline.store.catalog.connection import Catalog, OpenStore, each_generation
 from pipeline.store.cleanup import delete_later, pending_files, unlink_pending
 from pipeline.store.files import shards
 
@@ -31,16 +31,19 @@ _log = logging.getLogger(__name__)
 
 def left_to_erase(catalog: Catalog) -> list[str]:
     """The files, segments and shards that still have what transactions removed."""
-    stale = [file for _, file, _ in _stale_shards(catalog)]
-    return [*pending_files(catalog), *segments.to_erase(catalog), *stale]
+    left = pending_files(catalog)
+    for part in each_generation(catalog):
+        left += [*part.submit(segments.to_erase), *(file for _, file, _ in part.submit(_stale_shards))]
+    return left
 
 
 def erase(store: OpenStore) -> None:
     """Removes from the files what transactions removed from the catalog. Raises StoreDamaged, StoreFull,
     StoreUnwritable."""
     unlink_pending(store)
-    segments.rewrite(store)
-    rewrite_stale_shards(store)
+    for part in each_generation(store):
+        segments.rewrite(part)
+        rewrite_stale_shards(part)
 
 
 def finish(catalog: Catalog) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -37,10 +37,10 @@ from pipeline.store.catalog import (
     replaced_images,
     runs,
 )
-from pipeline.store.catalog.connection import Catalog, cleaning_up
+from pipeline.store.catalog.connection import Catalog, cleaning_up, each_generation
 from pipeline.store.catalog.directories import directory_id
 from pipeline.store.checks.check import check_store, repair_store
-from pipeline.store.commits import commit, compaction, lost, shard
+from pipeline.store.commits import commit, compaction, lost, reindex, shard
 from pipeline.store.export import export_store, in_pages, read_table
 from pipeline.store.files.crypto import MasterKey
 from pipeline.store.files.durable import Folder
@@ -53,6 +53,7 @@ from pipeline.store.records import (
     Change,
     CheckReport,
     Committed,
+    Generation,
     Picture,
     Problem,
     References,
@@ -111,7 +112,6 @@ class LocalStore(RunFiles):
             self._thread.shutdown()
             self._lock.release()
             raise
-        self.identity = self._catalog.identity
         self.generation = self._catalog.generation
         # The next free ids. A reservation is in memory only: after a crash nothing was written with its numbers.
         next_ids = "SELECT next_media_id, next_face_id FROM core.store"
@@ -163,6 +163,16 @@ class LocalStore(RunFiles):
 
     def __exit__(self, *_exception: object) -> None:
         self.close()
+
+    @property
+    def identity(self) -> StoreIdentity:
+        """Of the current generation."""
+        return self.generations[self.generation].identity
+
+    @property
+    def generations(self) -> Mapping[int, Generation]:
+        """By number: the current one, and perhaps another."""
+        return self._catalog.generations
 
     def announce(self, url: str | None) -> None:
         """Writes into the lock where this process takes the work of other commands; None: nowhere any more."""
@@ -240,6 +250,7 @@ class LocalStore(RunFiles):
     # Photos and their faces
 
     face_vectors = _on_catalog(references.face_vectors)
+    picture_of_face = _on_catalog(references.picture_of_face)
     faces_of_media = _on_catalog(media.faces_of_media)
     forgotten_faces = _on_catalog(forgotten.forgotten_faces)
     image_was_replaced = _on_catalog(replaced_images.was_replaced)
@@ -292,7 +303,8 @@ class LocalStore(RunFiles):
             return
         try:
             with self.embeddings_lock:
-                deque(segments.fold(self, least), 0)
+                for part in each_generation(self):
+                    deque(segments.fold(part, least), 0)
         except StoreError as exc:
             _log.warning("an index segment could not be written: %s", exc)
 
@@ -302,12 +314,55 @@ class LocalStore(RunFiles):
         """Writes the references that are in no index segment into some, as the first use of a directory does: of a
         store of an earlier version these are all. Returns the size of each segment."""
         with self.embeddings_lock:
-            if progress is not None:
-                progress.start("index", self.submit(segments.waiting))
-            for count in segments.fold(self):
+            for part in each_generation(self):
                 if progress is not None:
-                    progress.advance(count)
+                    progress.start("index", part.submit(segments.waiting))
+                for count in segments.fold(part):
+                    if progress is not None:
+                        progress.advance(count)
             return self.submit(Catalog.column, 'SELECT "rows" FROM core.segments ORDER BY first_seq')
+
+    # Two generations
+
+    def other_identity(self) -> StoreIdentity | None:
+        """Of the generation that is not the current one, if there is one."""
+        return next((each.identity for each in self.generations.values() if each.number != self.generation), None)
+
+    def begin_generation(self, identity: StoreIdentity) -> int:
+        """Begins another generation beside the current one; its number. Raises ReindexUnderWay."""
+        with self.embeddings_lock:
+            return self.submit(reindex.begin, identity)
+
+    count_unmeasured = _on_catalog(reindex.count_left)
+    unmeasured_faces = _on_catalog(reindex.left)
+    generation_summary = _on_catalog(reindex.summary)
+
+    def commit_measured(self, faces: pa.Table, counts: Mapping[str, float]) -> None:
+        """See `reindex.commit_measured`."""
+        with self.embeddings_lock:
+            reindex.commit_measured(self, faces, counts)
+
+    def complete_generation(self) -> bool:
+        """Gives the other generation its references and their index. False: it lacks faces, and nothing is done. Raises
+        ReindexMissing."""
+        done = self.submit(reindex.complete)
+        if done:
+            self.fold_tails()
+        return done
+
+    def switch_generation(self, *, back: bool = False) -> None:
+        """Makes the newer generation the current one; with `back` the older one again. Raises ReindexMissing."""
+        try:
+            self.submit(reindex.switch, back=back)
+        finally:  # an error may come after the commit
+            self.generation = self.submit(lambda catalog: catalog.generation)
+
+    def drop_generation(self, *, older: bool = False) -> None:
+        """Deletes the newer generation and its files, with `older` the one that was current before. Raises
+        ReindexMissing."""
+        with self.embeddings_lock:
+            self.submit(reindex.drop, older=older)
+        self.unlink_needless()
 
     read_table = read_table
 
@@ -341,8 +396,10 @@ class LocalStore(RunFiles):
         """
         with self.embeddings_lock:
             erasure.erase(self)
-            moved = compaction.compact(self, min_pending)
-            deque(segments.fold(self, min_pending), 0)
+            moved = 0
+            for part in each_generation(self):
+                moved += compaction.compact(part, min_pending)
+                deque(segments.fold(part, min_pending), 0)
             self.submit(replaced_images.forget_old)
             return moved
 

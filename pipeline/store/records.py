@@ -7,6 +7,7 @@ directories are given by name and belong to the account of the commit.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, field, fields
@@ -19,7 +20,7 @@ import pyarrow as pa
 from pipeline.config import MatchSettings
 from pipeline.store.files.segments import Segment
 from pipeline.store.schema import TABLES, arrow_schema
-from pipeline.types import FORGOTTEN, FloatArray, IntArray
+from pipeline.types import FORGOTTEN, FloatArray, IntArray, Measured
 
 USER, API, LABEL, RUN = "user", "api", "label", "run"  # the origin of a change
 INSERT, UPDATE, MERGE = "insert", "update", "merge"  # kinds of changes; INSERT: that only inserts and counts
@@ -36,12 +37,21 @@ MEDIA_SCHEMA = arrow_schema(
     without={"run_id", "shard", "account_id", "added_at", "gone_at"},
     required={"media_id", "row", "path", "directory", "status"},
 )
+_WHY: Final = {"similarity_score", "rejection_reasons"}
 # Faces with their detections: `ordinal` is the place in the photo, from the largest face, from 0; `rejection_reasons`
 # are comma-joined; `landmarks` are five points, x and y.
 FACES_SCHEMA = pa.schema(
     [
         *arrow_schema("faces", required={"face_id", "media_id", "ordinal", "outcome"}),
-        *arrow_schema("detections", without={"generation", "face_id"}, required=TABLES["detections"]),
+        *arrow_schema("detections", without={"generation", "face_id"}, required=TABLES["detections"].keys() - _WHY),
+    ]
+)
+# Faces that another generation measured again: their detections, and a vector (little-endian float32), or none.
+MEASURED_SCHEMA = pa.schema(
+    [
+        pa.field("face_id", pa.int64(), nullable=False),
+        *arrow_schema("detections", without={"generation", "face_id", "similarity_score"}),
+        pa.field("embedding", pa.binary()),
     ]
 )
 # In what state the files of media were read; null if that does not tell whether they changed since.
@@ -116,6 +126,7 @@ DECODED_SCHEMA = pa.schema(
         pa.field("embedding", pa.binary()),  # little-endian float32
         pa.field("crop", pa.binary()),  # the picture to store; null: it is cut from the photo when it is needed
         pa.field("reason", pa.string()),
+        pa.field("model", pa.string()),  # `StoreIdentity.model`
     ]
 )
 
@@ -143,6 +154,21 @@ class StoreIdentity:
     master_key_id: str | None = None  # of the key that wraps the accounts' image keys; None: not encrypted
     # 32 hexadecimal digits, under which pixels are hashed; a secret. None: the store is older and has SHA-256.
     pixel_key: str | None = field(default=None, repr=False)
+
+    @property
+    def model(self) -> str:
+        """Tells it from every other model, or way to measure faces."""
+        told = [self.weights_sha256, self.preprocessing, self.mode, self.output_settings]
+        return hashlib.sha256(json.dumps(told, sort_keys=True, default=dict).encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class Generation:
+    """A model, and what it made of the store's faces."""
+
+    number: int
+    identity: StoreIdentity
+    complete: bool  # else it is being built: not all faces have their vector yet
 
 
 @dataclass(frozen=True)
@@ -435,6 +461,9 @@ class Change:
     pictures: Mapping[str, Picture] = field(default_factory=dict)  # by person, of new references that have one
     vectors: Mapping[int, FaceVector] = field(default_factory=dict)  # of new references, by face id
     admitted: Mapping[int, FloatArray] = field(default_factory=dict)  # vectors of faces that were rejected, by face id
+    measured: Mapping[int, Measured] = field(
+        default_factory=dict
+    )  # by the other generation, if there is one: as `vectors`
     undoes: int | None = None  # of the kinds undo and redo: the correction that is undone or redone
     deleted: Sequence[str] = ()  # persons that are deleted with all their faces
     remembered: Set[str] = frozenset()  # kinds of digests that are kept of them, see `catalog.forgotten`
@@ -785,6 +814,8 @@ class ShardCommit:
     faces: pa.Table  # FACES_SCHEMA
     embeddings: pa.Table  # embeddings_schema(d): of the faces that are not rejected
     files: pa.Table  # FILES_SCHEMA: of the media
+    # The faces as the other generation has them, if there is one: `StoreIdentity.model`, MEASURED_SCHEMA.
+    measured: tuple[str, pa.Table] | None = None
     changes: Sequence[Change] = ()  # one for each directory
     finished_run_shards: Sequence[int] = ()  # whose run shard files are no longer needed
     face_changes: Sequence[FaceChange] = ()

@@ -13,18 +13,21 @@ from typing import Any, Final
 import pyarrow as pa
 
 FORMAT_VERSION: Final = 1  # of the folder's layout: raised when an older reader would go wrong
-SCHEMA_VERSION: Final = 8  # of the tables; opening a store upgrades older ones
+SCHEMA_VERSION: Final = 9  # of the tables; opening a store upgrades older ones
 MAX_DIRECTORIES: Final = 10  # of an account, that hold an identity
 
 # The columns of each table, with their types.
 _COLUMNS: Final = {
     "store": """
-        format_version INTEGER, schema_version INTEGER, created_at TIMESTAMP, current_generation INTEGER, mode VARCHAR,
-        embedder VARCHAR, weights VARCHAR, weights_sha256 VARCHAR, embedding_size INTEGER,
-        preprocessing VARCHAR, calibration VARCHAR, output_settings VARCHAR, output_hash VARCHAR,
+        format_version INTEGER, schema_version INTEGER, created_at TIMESTAMP, current_generation INTEGER,
         encrypted BOOLEAN, master_key_id VARCHAR, pixel_key VARCHAR,
         next_media_id BIGINT, next_face_id BIGINT, next_person_seq BIGINT,
         next_correction_id BIGINT, fact_key VARCHAR, changes_from BIGINT
+    """,
+    "generations": """
+        generation INTEGER, begun_at TIMESTAMP, completed_at TIMESTAMP, built VARCHAR, mode VARCHAR,
+        embedder VARCHAR, weights VARCHAR, weights_sha256 VARCHAR, embedding_size INTEGER,
+        preprocessing VARCHAR, calibration VARCHAR, output_settings VARCHAR, output_hash VARCHAR
     """,
     "accounts": """
         account_id INTEGER, user_id VARCHAR, password_hash VARCHAR, image_key VARCHAR, added_at TIMESTAMP
@@ -46,12 +49,12 @@ _COLUMNS: Final = {
         duplicate_of BIGINT, added_at TIMESTAMP, gone_at TIMESTAMP
     """,
     "faces": """
-        face_id BIGINT, media_id BIGINT, ordinal INTEGER, person_id UUID,
-        outcome VARCHAR, rejection_reasons VARCHAR, similarity_score DOUBLE
+        face_id BIGINT, media_id BIGINT, ordinal INTEGER, person_id UUID, outcome VARCHAR
     """,
     "detections": """
         generation INTEGER, face_id BIGINT, x1 FLOAT, y1 FLOAT, x2 FLOAT, y2 FLOAT, landmarks FLOAT[10],
-        confidence FLOAT, center_pose_quality FLOAT, sharpness_quality FLOAT, contrast_quality FLOAT
+        confidence FLOAT, center_pose_quality FLOAT, sharpness_quality FLOAT, contrast_quality FLOAT,
+        similarity_score DOUBLE, rejection_reasons VARCHAR
     """,
     "embeddings": "generation INTEGER, face_id BIGINT, embedding_shard_id BIGINT",
     "embedding_shards": """
@@ -84,7 +87,7 @@ _COLUMNS: Final = {
     "corrections": """
         correction_id BIGINT, account_id INTEGER, directory_id INTEGER, kind VARCHAR, origin VARCHAR,
         made_at TIMESTAMP, before VARCHAR, after VARCHAR, person_ids UUID[], undone_at TIMESTAMP, merges_only BOOLEAN,
-        undoes BIGINT, commit_number BIGINT, position BIGINT, gone UUID[]
+        undoes BIGINT, commit_number BIGINT, position BIGINT, gone UUID[], generation INTEGER
     """,
     "files": """
         source VARCHAR, account_id INTEGER, path VARCHAR, directory VARCHAR, media_id BIGINT, size BIGINT,
@@ -116,6 +119,7 @@ _ARROW: Final = {
 
 # Small tables only. The key of `shards` makes a second commit of a shard impossible.
 _KEYS: Final[dict[str, tuple[str, ...]]] = {
+    "generations": ("PRIMARY KEY (generation)",),
     "accounts": ("PRIMARY KEY (account_id)", "UNIQUE (user_id)"),
     "directories": ("PRIMARY KEY (directory_id)", "UNIQUE (account_id, name)"),
     "runs": ("PRIMARY KEY (run_id)",),
@@ -149,7 +153,7 @@ VIEWS: Final[dict[str, str]] = {
     "media": "SELECT media_id, path, sha256, status, reason, width, height FROM core.media",
     "faces": """
     SELECT f.face_id, f.media_id, m.path, f.person_id::VARCHAR AS person_id, f.outcome, d.x1, d.y1, d.x2, d.y2,
-        d.confidence, d.center_pose_quality, d.sharpness_quality, d.contrast_quality, f.similarity_score
+        d.confidence, d.center_pose_quality, d.sharpness_quality, d.contrast_quality, d.similarity_score
     FROM core.faces f
     JOIN core.media m ON m.media_id = f.media_id
     JOIN core.detections d ON d.face_id = f.face_id

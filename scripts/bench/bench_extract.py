@@ -15,8 +15,9 @@ configs/cuda.yaml, and no side computes in TF32. facenet-pytorch has no SFace: t
 torch network. Writes extract-<weights>.
 
 Asserts, of the warm-up's output: the reference's faces (`comparison.assert_same_faces`) in both modes and in the store
-of `run`, which holds all rows and faces; in both modes a cosine of at least 0.999 between both embeddings of each of
-the same boxes; and as many faces in every turn, in `run` as many identities.
+of `run`, which holds all rows and faces; a cosine of at least 0.999 between both embeddings of each of the same boxes,
+in the mode `fast`, which may compute in bfloat16, of 0.997; and as many faces in every turn, in `run` as many
+identities.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from typing import Any, Final
 import numpy as np
 import torch
 from comparison import (
+    LEAST_COSINE,
     assert_same_embeddings,
     assert_same_faces,
     benchmark_settings,
@@ -60,6 +62,7 @@ from pipeline.runtime.threads import usable_cores
 
 OURS, FAST_MODE, RUN, REFERENCE = "facepipe", "fast", "run", "reference"
 CUDA_CONFIG: Final = Path(__file__).resolve().parents[2] / "configs" / "cuda.yaml"
+LEAST_COSINE_FAST: Final = 0.997  # sface in bfloat16: see docs/speed.md
 STAGE_PASSES = 3  # of which the quickest counts
 
 
@@ -152,7 +155,7 @@ def measure_passes(
     main, fast, ran, reference = (first_of(side, workers) for side in (OURS, FAST_MODE, RUN, REFERENCE))
     parity = {
         "parity": check(workers[main], faces[main], faces[reference]),
-        "parity_fast": check(workers[fast], faces[fast], faces[reference]),
+        "parity_fast": check(workers[fast], faces[fast], faces[reference], LEAST_COSINE_FAST),
     }
     turns = interleave(workers, repeats, warmup=0)  # a worker answers when its device is done
     parity["parity_run"] = check_run(workers[ran], files(passes[ran]), faces[reference])
@@ -177,14 +180,16 @@ def first_of(side: str, names: Mapping[str, object]) -> str:
     return next(name for name in names if name.startswith(f"{side}_"))
 
 
-def check(ours: Workers, faces: dict[Path, Extracted], reference: dict[Path, Extracted]) -> dict[str, Any]:
+def check(
+    ours: Workers, faces: dict[Path, Extracted], reference: dict[Path, Extracted], least: float = LEAST_COSINE
+) -> dict[str, Any]:
     """Compares, and raises AssertionError where the faces or the embeddings are not the reference's."""
     parity = compare_faces(reference, faces, {file: image_size(file) for file in reference})
     assert_same_faces(parity)
     sure = {file: one.confident() for file, one in reference.items()}
     embedded = ours.call(embeddings_of_boxes, sure)
     same_box = np.concatenate([cosines(sure[file].embeddings, own) for file, own in embedded.items()])
-    assert_same_embeddings(same_box)
+    assert_same_embeddings(same_box, least)
     return {**parity_figures(parity), **cosine_figures({"same_box": same_box, "own_box": matched_cosines(sure, faces)})}
 
 

@@ -147,7 +147,7 @@ class FacesFound:
     def __init__(self, shard: pa.Table) -> None:
         self._faces = cycle([pa.Table.from_struct_array(faces.values).drop(CROP.name) for faces in shard["faces"]])
 
-    def extract(self, images: Sequence[object], _: object) -> list[pa.Table]:
+    def extract(self, images: Sequence[object], *_: object) -> list[pa.Table]:
         return [next(self._faces) for _ in images]
 
 

@@ -155,7 +155,7 @@ def hand_over(store: Path, source: str = "shard") -> float:
         assert remote.server is not None
         begun = time.monotonic()
         for shard in range(run.shards or 0):
-            remote.commit_shard(run.run_id, shard)
+            remote.commit_shard(run.run_id, shard, remote.identity.model)
         seconds = time.monotonic() - begun
         remote.end_run(run.run_id, {})
         return seconds

@@ -13,10 +13,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from PIL import Image
 
 from pipeline.config import load_settings
-from pipeline.extraction.rows import CROP, face_schema, fixed_lists
+from pipeline.extraction.rows import CROP, OTHER, face_schema, fixed_lists
 from pipeline.matching.calibration import Calibration
 from pipeline.runtime.stage_times import StageTimes
 from pipeline.store.records import StoreIdentity
@@ -86,10 +87,27 @@ class CodedExtractor:
     def __init__(self, size: int, crop_bytes: int = 300) -> None:
         self.size = size
         self.crop_bytes = crop_bytes
+        self._other: StoreIdentity | None = None
 
-    def extract(self, images: Sequence[DecodedImage], _: StageTimes | None = None) -> list[pa.Table]:
-        """One table of faces (`face_schema`, with the picture) per image."""
-        return [self.table(shown(image.pixels)) for image in images]
+    def measure_also(self, other: StoreIdentity | None) -> None:
+        """From now on embeds by the coded model of another size, too."""
+        self._other = other
+
+    def keep_one(self, model: str) -> None:
+        """As that of `BatchExtractor`."""
+        if self._other is not None and self._other.model == model:
+            self.size = self._other.embedding_size
+        self._other = None
+
+    def extract(
+        self, images: Sequence[DecodedImage], _: StageTimes | None = None, known: Sequence[pa.Table] | None = None
+    ) -> list[pa.Table]:
+        """One table of faces (`face_schema`, with the picture) per image: of all, or of the `known` ones."""
+        tables = [self.table(shown(image.pixels)) for image in images]
+        if known is None:
+            return tables
+        places = [pc.cast(pc.divide(faces["x1"], float(SIDE)), pa.int64()) for faces in known]
+        return [table.take(place) for table, place in zip(tables, places, strict=True)]
 
     def table(self, faces: Sequence[Shown]) -> pa.Table:
         count = len(faces)
@@ -103,9 +121,20 @@ class CodedExtractor:
             pa.array(np.full(count, 0.99, np.float32)),
             *[pa.array(quality)] * 3,
             fixed_lists(np.array(vectors, np.float32).reshape(count, self.size)),
+            self._others(faces),
             pa.array([self.crop(face) for face in faces], pa.binary()),
         ]
         return pa.table(columns, schema=face_schema(self.size).append(CROP))
+
+    def _others(self, faces: Sequence[Shown]) -> pa.Array:
+        other = self._other
+        if other is None:
+            return pa.nulls(len(faces), OTHER.type)
+        rows = [
+            {"model": other.model, "qualities": [f.quality] * 3, "embedding": vector(f, other.embedding_size).tolist()}
+            for f in faces
+        ]
+        return pa.array(rows, OTHER.type)
 
     def crop(self, face: Shown) -> bytes:
         """What is stored as the picture of this face."""

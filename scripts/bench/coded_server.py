@@ -13,6 +13,7 @@ from pathlib import Path
 
 from coded_faces import CodedExtractor
 
+import pipeline.jobs.models
 import pipeline.serve.server
 from pipeline.cli import main as facepipe
 from pipeline.config import Settings
@@ -25,12 +26,17 @@ LOADED = "models loaded at "
 def install(crop_bytes: int) -> None:
     """From now on a server of this process has no models."""
 
-    def load_extractor(settings: Settings, identity: StoreIdentity, _: Path) -> CodedExtractor:
+    def load_extractor(
+        settings: Settings, identity: StoreIdentity, _: Path, __: object, other: StoreIdentity | None
+    ) -> CodedExtractor:
         set_threads(settings.run.threads)
         print(LOADED + str(time.monotonic()), file=sys.stderr, flush=True)
-        return CodedExtractor(identity.embedding_size, crop_bytes)
+        extractor = CodedExtractor(identity.embedding_size, crop_bytes)
+        extractor.measure_also(other)
+        return extractor
 
     pipeline.serve.server.load_extractor = load_extractor  # type: ignore[assignment]
+    pipeline.jobs.models.load_other = lambda _, identity, *__: identity  # type: ignore[assignment]
 
 
 if __name__ == "__main__":

@@ -102,9 +102,9 @@ def assert_same_faces(parity: Parity) -> None:
     assert float(np.median(parity.landmark_errors)) <= MOST_LANDMARK_ERROR, parity
 
 
-def assert_same_embeddings(cosines: FloatArray) -> None:
+def assert_same_embeddings(cosines: FloatArray, least: float = LEAST_COSINE) -> None:
     """Raises AssertionError unless each of the same boxes is embedded alike."""
-    assert cosines.min() >= LEAST_COSINE, np.sort(cosines)[:5]
+    assert cosines.min() >= least, np.sort(cosines)[:5]
 
 
 def largest_shift(first: Faces, second: Faces) -> float:

@@ -23,7 +23,15 @@ from pipeline.extraction.images import files
 from pipeline.extraction.images.decode import Decoder
 from pipeline.extraction.images.files import hash_file
 from pipeline.extraction.images.pixel_hash import PixelHash
-from pipeline.extraction.rows import EXTRACT, MANIFEST_SCHEMA, REUSE_ROW, SKIP
+from pipeline.extraction.rows import (
+    EXTRACT,
+    KNOWN_FACES_SCHEMA,
+    MANIFEST_SCHEMA,
+    PLACE_COLUMNS,
+    PLACES,
+    REUSE_ROW,
+    SKIP,
+)
 from pipeline.types import DUPLICATE_ROW
 from tests.extraction.helpers import encode, pillow_as_library, with_scans
 
@@ -83,6 +91,24 @@ def test_order_is_kept_and_batches_end_with_shards(extractor: BatchExtractor, ph
     ]
     assert done == [2, 1, 2, 1, 1]
     assert _decoders() == []
+
+
+def test_known_faces_are_embedded_again(extractor: BatchExtractor, photo: Path, tmp_path: Path) -> None:
+    """Those that a row gives and no others; no picture is encoded, and files are compared as ever."""
+    files = [shutil.copy(photo, tmp_path / f"{k}.png") for k in range(4)]
+    rows = [_row(k, file) for k, file in enumerate(files)]
+    ((_, found),) = _engine(extractor).run_shards(_shards(rows, 4), lambda _: None)
+    (face,) = found["faces"][0].as_py()
+    place = {name: face[name] for name in PLACE_COLUMNS}
+    files[2].unlink()
+    for row, faces in zip(rows, ([place], [place, place | {"x2": place["x2"] - 40}], [place], [place]), strict=True):
+        row[PLACES.name] = faces
+    ((_, again),) = _engine(extractor).run_shards([(0, pa.Table.from_pylist(rows, KNOWN_FACES_SCHEMA))], lambda _: None)
+    one, two, gone, last = again.to_pylist()
+    assert one["faces"] == last["faces"] == [face | {"crop": None}]
+    assert two["faces"][0] == one["faces"][0]
+    assert two["faces"][1]["embedding"] != face["embedding"]
+    assert (gone["status"], gone["faces"], gone["sha256"]) == ("missing", None, None)
 
 
 def test_bad_images_among_good_ones_are_rows(extractor: BatchExtractor, photo: Path, tmp_path: Path) -> None:
@@ -326,7 +352,7 @@ def test_an_image_too_large_beside_others_is_tried_alone(
     tried: set[int] = set()
     extract = BatchExtractor.extract
 
-    def crowded(self: BatchExtractor, images: Any, times: Any = None) -> Any:
+    def crowded(self: BatchExtractor, images: Any, *others: Any) -> Any:
         nonlocal inside
         with lock:
             inside += 1
@@ -336,7 +362,7 @@ def test_an_image_too_large_beside_others_is_tried_alone(
             if not again:
                 met.wait(30)
                 raise DeviceOutOfMemory(device="The device", detail="planted")
-            tables = extract(self, images, times)
+            tables = extract(self, images, *others)
             alone.append(inside == 1)
             return tables
         finally:

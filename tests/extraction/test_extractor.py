@@ -14,6 +14,7 @@ from pipeline.errors import StoreMismatch
 from pipeline.extraction.detection.torch_networks import TorchNetworks
 from pipeline.extraction.extractor import BatchExtractor
 from pipeline.extraction.images.decode import decode_image
+from pipeline.extraction.rows import PLACE_COLUMNS
 from pipeline.jobs import models
 from pipeline.jobs.models import load_extractor
 from pipeline.jobs.store_identity import make_identity
@@ -70,6 +71,20 @@ def test_photos_together_give_what_they_give_alone(
             for column in ("embedding", "x1", "y2", "sharpness_quality"):
                 found, expected = (np.array(table[column].to_pylist(), np.float32) for table in (ours, others))
                 np.testing.assert_allclose(found, expected, atol=2e-4 if column != "embedding" else 1e-5)
+
+
+def test_known_faces_are_embedded_where_they_are(
+    sface: BatchExtractor, extractor: BatchExtractor, hopper_path: Path, astronaut_path: Path
+) -> None:
+    """By another model as well, which would find them there."""
+    images = [decode_image(path.read_bytes(), DecodeSettings()) for path in (hopper_path, astronaut_path, hopper_path)]
+    for each in (extractor, sface):
+        found = each.extract(images)
+        known = [table.select(PLACE_COLUMNS) for table in extractor.extract(images)]
+        known[0] = known[0].slice(0, 0)
+        again = each.extract(images, known=known)
+        assert [len(table) for table in again] == [0, *map(len, found[1:])]
+        assert again[1:] == found[1:]
 
 
 def test_torch_finds_the_same_without_numba(

@@ -174,9 +174,10 @@ class World:
     def decided_in_run(self, run_id: str) -> list[tuple[int, int, str, str, str | None, float | None]]:
         """(row, face, outcome, reasons, person, score) of all faces."""
         rows = self.client.read(
-            "SELECT m.row, f.ordinal, f.outcome, coalesce(f.rejection_reasons, '') AS reasons,"
-            " f.person_id::VARCHAR AS person, f.similarity_score AS score"
-            " FROM core.media m JOIN core.faces f USING (media_id) WHERE m.run_id = ? ORDER BY m.row, f.ordinal",
+            "SELECT m.row, f.ordinal, f.outcome, coalesce(d.rejection_reasons, '') AS reasons,"
+            " f.person_id::VARCHAR AS person, d.similarity_score AS score"
+            " FROM core.media m JOIN core.faces f USING (media_id) LEFT JOIN core.detections d USING (face_id)"
+            " WHERE m.run_id = ? ORDER BY m.row, f.ordinal",
             [run_id],
         ).to_pylist()
         return [(r["row"], r["ordinal"], r["outcome"], r["reasons"], r["person"], r["score"]) for r in rows]

@@ -38,8 +38,9 @@ def snapshot(store: Path) -> dict[str, list[tuple[Any, ...]]]:
             " external_id, gone_at IS NOT NULL FROM core.media ORDER BY ALL"
         ).fetchall()
         faces = con.execute(
-            f"SELECT m.path, m.directory, f.ordinal, f.outcome, f.rejection_reasons, f.similarity_score, w.who,"
-            f" d.* EXCLUDE (face_id) FROM core.faces f JOIN core.media m USING (media_id)"
+            f"SELECT m.path, m.directory, f.ordinal, f.outcome, d.rejection_reasons, d.similarity_score, w.who,"
+            f" d.* EXCLUDE (face_id, rejection_reasons, similarity_score)"
+            f" FROM core.faces f JOIN core.media m USING (media_id)"
             f" JOIN core.detections d USING (face_id) LEFT JOIN ({first}) w USING (person_id) ORDER BY ALL"
         ).fetchall()
         persons = con.execute(

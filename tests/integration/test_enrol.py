@@ -16,6 +16,7 @@ from pipeline.extraction.images.decode import Decoder
 from pipeline.people.service import IdentityService
 from pipeline.store.local import LocalStore
 from tests.asking import ask_for
+from tests.identities.planted import listed
 from tests.integration.conftest import Runner
 from tests.integration.snapshot import assert_whole, occurrences, snapshot
 
@@ -156,7 +157,7 @@ def test_two_records_of_a_merged_person_in_one_photo_count_once(
     with LocalStore.open(tmp_path / "store", command="test") as client:
         service = IdentityService(client, extractor, Decoder(settings.decode), settings)
         account = client.account_id("default")
-        ask_for(service, "merge", account, "main", [view.record.person_id for view in service.people(account, "main")])
+        ask_for(service, "merge", account, "main", [view.record.person_id for view in listed(service, account, "main")])
         service.close()
     runner(_manifest(photos, {"path": "both.png"}, name="both.jsonl"))
     assert sum(occurrences(tmp_path / "store").values()) == 3

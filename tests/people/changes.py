@@ -27,6 +27,7 @@ from pipeline.store.local import LocalStore
 from pipeline.store.records import API, NO_CHANGE, CorrectionRequest, PersonChange, ScanNotes, SourceMove
 from pipeline.store.schema import TABLES
 from tests.asking import ask_for
+from tests.identities.planted import listed
 from tests.people.coded_archive import SETTINGS, SIZE, make_store, run_over, serving, write_photo
 from tests.store.store_samples import segments_of, small_segments
 
@@ -128,7 +129,7 @@ def prepare(folder: Path) -> Path:
     with same_each_time(0):
         run_over(source, make_store(store))
         with serving(store) as service:
-            ids = [view.record.person_id for view in service.people(1, "main")]
+            ids = [view.record.person_id for view in listed(service, 1, "main")]
             for person_id, name in zip(ids, ("Ann", "Berta", None, "Dora", "Eve", "Fay"), strict=False):
                 ask_for(service, "update", 1, "main", [person_id], PersonChange(name=name, ignored=name == "Dora"))
             ask_for(service, "merge", 1, "main", ids[4:6])

@@ -208,7 +208,7 @@ def test_turned_by_exif_only(archive: Archive) -> None:
 def test_a_resized_photo(archive: Archive, monkeypatch: pytest.MonkeyPatch) -> None:
     """Boxes are compared as parts of the photo: its faces are too poor to be like the earlier ones."""
 
-    def extract(self: CodedExtractor, images: Any, _: Any = None) -> list[pa.Table]:
+    def extract(self: CodedExtractor, images: Any, *_: Any) -> list[pa.Table]:
         tables = []
         for image in images:
             scale = image.pixels.shape[0] // SIDE

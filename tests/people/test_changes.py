@@ -16,6 +16,7 @@ from pipeline.people.types import PostRequest
 from pipeline.store.local import LocalStore
 from pipeline.store.records import ChangeEntry, PersonChange
 from tests.asking import ask_for
+from tests.identities.planted import listed
 from tests.people.correcting import People
 from tests.store.store_samples import Asked, commit, of_version, persons_of
 
@@ -95,7 +96,7 @@ def test_a_name_in_an_update_is_a_change_that_can_be_undone(people: People) -> N
 
 
 def test_a_deleted_directory_tells_whom_to_drop(people: People) -> None:
-    everybody = {view.record.person_id for view in people.service.people(people.account, "main")}
+    everybody = {view.record.person_id for view in listed(people.service, people.account, "main")}
     start = now(people)
     people.service.delete_directory(people.account, "main")
     (entry,) = since(people, start)
@@ -167,7 +168,7 @@ def test_a_copy_that_reads_changes_equals_the_store(people: People) -> None:
     copy: dict[str, Any] = {}
     number = 0
     for step in range(25):
-        known = [view.record.person_id for view in people.service.people(people.account, "main")]
+        known = [view.record.person_id for view in listed(people.service, people.account, "main")]
         one, two = (str(p) for p in rng.choice(known, 2, replace=False))
         match step % 5:
             case 0:
@@ -185,7 +186,7 @@ def test_a_copy_that_reads_changes_equals_the_store(people: People) -> None:
             number = _read(people, number, copy)
     _read(people, number, copy)
     assert copy == {
-        view.record.person_id: _shown(view.record) for view in people.service.people(people.account, "main")
+        view.record.person_id: _shown(view.record) for view in listed(people.service, people.account, "main")
     }
 
 

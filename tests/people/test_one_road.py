@@ -30,6 +30,7 @@ from pipeline.store.catalog.corrections import history
 from pipeline.store.local import LocalStore
 from pipeline.store.records import NO_ROWS, Correction, CorrectionAnswer, PersonChange, Rows
 from tests.asking import ask_for
+from tests.identities.planted import listed
 from tests.people.broken_disk import broken_at
 from tests.people.coded_archive import fill
 from tests.people.correcting import People
@@ -44,7 +45,7 @@ def log(people: People) -> list[dict[str, Any]]:
 
 def together(people: People) -> set[frozenset[str]]:
     """The merged sets."""
-    views = people.service.people(people.account, "main")
+    views = listed(people.service, people.account, "main")
     roots = {view.root.person_id for view in views}
     return {frozenset(people.service.merged_set(people.account, "main", root)) for root in roots} - {
         frozenset([root]) for root in roots
@@ -373,7 +374,7 @@ def test_undone_in_any_order_the_store_is_whole(template: Path, tmp_path: Path) 
             self.made: list[int] = []
 
         def _ids(self) -> list[str]:
-            return [view.record.person_id for view in self.people.service.people(self.people.account, "main")]
+            return [view.record.person_id for view in listed(self.people.service, self.people.account, "main")]
 
         def _try(self, work: Any) -> None:
             try:

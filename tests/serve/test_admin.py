@@ -37,6 +37,7 @@ from pipeline.store.local import LocalStore
 from pipeline.store.records import KNOWN_FILES_SCHEMA
 from tests.cli.report import facepipe
 from tests.forking import Forker
+from tests.identities.planted import listed
 from tests.integration.conftest import RecordedProgress, loaded_once, write_photos  # noqa: F401
 from tests.integration.snapshot import assert_whole, snapshot
 from tests.serve.conformance.launch import server_order
@@ -218,7 +219,7 @@ def test_posts_go_on_while_shards_are_handed_over(
             for thread in threads:
                 thread.join()
         assert (report.persons, report.images) == (2, 10)
-        assert len(server.service.people(account, "main")) == 2
+        assert len(listed(server.service, account, "main")) == 2
         with open_store(tmp_path / "store", command="test") as opened:
             assert opened.server is not None
             assert opened.check().problems == []
@@ -237,7 +238,7 @@ def test_a_run_knows_a_picture_that_was_posted_in_another_format(
     settings = dataclasses.replace(SETTINGS, match=dataclasses.replace(SETTINGS.match, threshold=0.0))
     report = run(_request(tmp_path / "same", store, settings=settings, directory="other"))
     assert (report.work.decoded, report.outcomes) == (1, {"matched": 1})
-    assert len(served.service.people(account, "other")) == 1
+    assert len(listed(served.service, account, "other")) == 1
 
 
 def test_only_one_process_does_runs(served: Served, photos: Path, store: Path) -> None:
@@ -300,10 +301,10 @@ def test_what_changes_is_seen_by_the_service(served: Served, store: Path) -> Non
         default, ann = (row.account_id for row in opened.accounts())
         assert ann == account
         assert sum(map(len, served.service.directories.all())) == 0  # read when first used
-        assert len(served.service.people(default, "main")) == 2
+        assert len(listed(served.service, default, "main")) == 2
         opened.delete_directory(default, "main")
         assert [row.directories for row in opened.accounts()] == [[], []]
-    assert served.service.people(default, "main") == []
+    assert listed(served.service, default, "main") == []
 
 
 def test_errors_keep_their_class_and_their_message(served: Served, store: Path) -> None:
@@ -343,7 +344,7 @@ def test_a_check_does_not_report_an_image_that_is_being_stored(served: Served, s
             faults.install(None)
         assert (checked.problems, checked.repaired) == ([], [])
         assert opened.check().problems == []
-        assert len(served.service.people(account, "other")) == 1
+        assert len(listed(served.service, account, "other")) == 1
 
 
 def test_a_running_server_takes_a_new_password_at_once(store: Path, forked_servers: Forker, tmp_path: Path) -> None:

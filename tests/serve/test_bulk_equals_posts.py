@@ -77,8 +77,9 @@ def by_run(manifest: Path, store: Path) -> Decisions:
     run(RunRequest(source=manifest, store=store, settings=live_settings()))
     with LocalStore.open(store, command="test") as client:
         rows = client.read(
-            "SELECT m.path, f.ordinal, f.outcome, f.person_id::VARCHAR AS person, f.rejection_reasons AS reasons,"
-            " f.similarity_score AS score FROM core.media m JOIN core.faces f USING (media_id)"
+            "SELECT m.path, f.ordinal, f.outcome, f.person_id::VARCHAR AS person, d.rejection_reasons AS reasons,"
+            " d.similarity_score AS score FROM core.media m JOIN core.faces f USING (media_id)"
+            " JOIN core.detections d USING (face_id)"
             " ORDER BY m.media_id, f.ordinal"
         ).to_pylist()
     faces = []

@@ -25,6 +25,7 @@ from pipeline.store.local import LocalStore
 from pipeline.store.records import PersonChange
 from tests.asking import ask_for
 from tests.forking import Forker
+from tests.identities.planted import listed
 from tests.serve.coded import SIZE, assert_memory_equals_catalog, client_of, empty_store, service_of
 from tests.serve.live import LiveServer
 
@@ -156,7 +157,7 @@ def answers(service: IdentityService, account: int) -> list[object]:
         request = PostRequest(insert=False, update=False, similar_limit=3)
         (face,) = service.post(account, "main", photo(Shown(person, 999)), request).faces
         results.append((face.person, face.score, face.similar))
-    return [service.people(account, "main"), results]
+    return [listed(service, account, "main"), results]
 
 
 class Crowd:
@@ -182,7 +183,7 @@ class Crowd:
                 done += 1
 
     def _somebody(self, chance: random.Random) -> str:
-        people = self._service.people(self._account, "main")
+        people = listed(self._service, self._account, "main")
         if not people:
             raise PersonUnknown
         return chance.choice(people).record.person_id

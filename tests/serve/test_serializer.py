@@ -18,7 +18,7 @@ from tests.store.store_samples import person
 
 DAY = datetime(2026, 1, 1, 0, 0, 0, 999_999)
 DAY_MS = 1_767_225_600_999
-SERIALIZER = Serializer("cvos://obj/", "models")
+SERIALIZER = Serializer("cvos://obj/")
 
 
 def test_a_time_is_in_whole_milliseconds() -> None:
@@ -56,7 +56,7 @@ def test_the_entry_of_an_unknown_face() -> None:
         "contrast_quality": 0.3,
     }
     face = FaceResult(ExtractedFace(fields, np.zeros(4, np.float32), None))
-    (entry,) = SERIALIZER.post(PostResult([face], 100, 200, "media", False, 3))["identifiedFaces"]
+    (entry,) = SERIALIZER.post(PostResult([face], 100, 200, "media", False, 3, "models"))["identifiedFaces"]
     assert entry == {
         "mediaId": "media",
         "offsetX": 0.1,

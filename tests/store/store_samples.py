@@ -411,7 +411,8 @@ def of_version(version: int, folder: Path) -> Path:
     """A store with tables of an older version: an account, and a run of two photos with a person each; from
     version 2 on also A and B, who were posted. A has tags and a flag, and from version 3 on a first name and metadata.
     B is merged with A, and had the reference replaced. Versions 5 and 6 are another
-    store: it has corrections, one undone; in version 6 an undo and a redo are corrections."""
+    store: it has corrections, one undone; in version 6 an undo and a redo are corrections. Version 8 is what
+    `finish` and `post` make."""
     with tarfile.open(Path(__file__).parent / "data" / f"store-v{version}.tar.gz") as archive:
         archive.extraction_filter = getattr(tarfile, "data_filter", None)  # since Python 3.11.4
         archive.extractall(folder / f"version-{version}")
@@ -501,7 +502,14 @@ def no_room() -> Iterator[None]:
 # Differ between two undisturbed runs.
 _VOLATILE = ("run_id", "fact_key", "file", "created_at", "added_at", "modified_at", "last_occurrence_at", "replaced_at")
 _VOLATILE += ("seen_at", "started_at", "finished_at", "committed_at", "made_at", "undone_at", "stated_at")
-_VOLATILE += ("forgotten_at", "after", "digest", "commit_number")  # `after` has times, and a digest is under the key
+_VOLATILE += (
+    "forgotten_at",
+    "begun_at",
+    "completed_at",
+    "after",
+    "digest",
+    "commit_number",
+)  # `after` has times, and a digest is under the key
 
 
 def contents(path: Path) -> dict[str, list[str]]:

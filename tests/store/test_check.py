@@ -185,12 +185,11 @@ BROKEN_POSTED = {
     "DELETE FROM core.faces WHERE face_id IN (17, 18)": "a posted image without a face",
     "DELETE FROM core.reference_faces WHERE face_id = 17": "a face of a posted image that is not a reference",
     "UPDATE core.faces SET outcome = 'removed' WHERE face_id = 17": "a removed face of a posted image",
-    "UPDATE core.faces SET similarity_score = 1.0 WHERE outcome = 'removed'": "a removed face with a person, a score",
     "INSERT INTO core.detections (generation, face_id) SELECT 1, face_id FROM core.faces WHERE outcome = 'removed'": (
-        "a removed face with a person, a score"
+        "a removed face with a person, a detection"
     ),
     "INSERT INTO core.embeddings SELECT 1, face_id, 1 FROM core.faces WHERE outcome = 'removed'": (
-        "a removed face with a person, a score"
+        "a removed face with a person, a detection"
     ),
     "INSERT INTO core.facts (correction_id, kind, face_id) VALUES (0, 'nobody', 99)": "facts.face_id refers to a",
     "INSERT INTO core.facts VALUES (0, 'is', 17, uuid(), NULL, 'user', NULL)": "facts.person_id refers to a missing",
@@ -200,18 +199,14 @@ BROKEN_POSTED = {
     ),
     "INSERT INTO core.facts SELECT 0, unnest(['nobody', 'is']), 17, person_id, NULL, 'user', NULL FROM core.persons"
     " WHERE name = 'A'": "two facts that contradict each other",
-    "INSERT INTO core.corrections VALUES (9, 1, 1, 'x', 'api', NULL, '{}', '{}', [], NULL, NULL, NULL, 1, 1, NULL)": (
-        "next_correction_id is not above corrections.correction_id"
-    ),
-    "INSERT INTO core.corrections VALUES (0, 1, 7, 'name', 'api', NULL, '{', '{}', [], NULL, NULL, NULL, 1, 1, NULL)": (
-        "corrections.directory_id refers to a missing directories.directory_id"
-    ),
-    "INSERT INTO core.corrections VALUES (0, 1, 1, 'name', 'api', NULL, '{', '{}', [], NULL, NULL, NULL, 1, 1, NULL)": (
-        "are not JSON"
-    ),
-    "INSERT INTO core.corrections VALUES (0, 1, 1, 'undo', 'user', NULL, '{}', '{}', [], NULL, NULL, 7, 1, 1, NULL)": (
-        "corrections.undoes refers to a missing corrections.correction_id"
-    ),
+    "INSERT INTO core.corrections VALUES (9, 1, 1, 'x', 'api', NULL, '{}', '{}', [], NULL, NULL, NULL,"
+    " 1, 1, NULL, NULL)": ("next_correction_id is not above corrections.correction_id"),
+    "INSERT INTO core.corrections VALUES (0, 1, 7, 'name', 'api', NULL, '{', '{}', [], NULL, NULL, NULL,"
+    " 1, 1, NULL, NULL)": ("corrections.directory_id refers to a missing directories.directory_id"),
+    "INSERT INTO core.corrections VALUES (0, 1, 1, 'name', 'api', NULL, '{', '{}', [], NULL, NULL, NULL,"
+    " 1, 1, NULL, NULL)": ("are not JSON"),
+    "INSERT INTO core.corrections VALUES (0, 1, 1, 'undo', 'user', NULL, '{}', '{}', [], NULL, NULL, 7,"
+    " 1, 1, NULL, NULL)": ("corrections.undoes refers to a missing corrections.correction_id"),
     "INSERT INTO core.forgotten VALUES (7, 'path', '00', NULL)": "forgotten.account_id refers to a missing",
     "INSERT INTO core.files (account_id, media_id) VALUES (1, 99)": "files.media_id refers to a missing media.media_id",
     "DELETE FROM core.pending_embeddings": "a reference without embedding",

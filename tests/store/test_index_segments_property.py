@@ -24,6 +24,7 @@ from pipeline.people.types import PostRequest
 from pipeline.store import segments
 from pipeline.store.catalog.directories import directory_ids
 from pipeline.store.local import LocalStore
+from tests.identities.planted import listed
 from tests.people.coded_archive import SETTINGS, SIZE, CodedExtractor, fill, run_over, write_photo
 from tests.store.store_samples import segments_of, small_segments, tombstones_of
 from tests.store.test_index_segments import assert_right, files_with, recorded
@@ -70,7 +71,7 @@ def test_searches_see_what_is_recorded_and_what_is_erased_is_in_no_file(
         def _ids(self) -> list[str]:
             if not self.store.directories():
                 return []
-            return [view.record.person_id for view in self.service.people(1, "main")]
+            return [view.record.person_id for view in listed(self.service, 1, "main")]
 
         def _try(self, work: Callable[[], object]) -> None:
             """What is refused changes nothing."""

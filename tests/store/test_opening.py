@@ -163,7 +163,8 @@ def test_a_newer_store_is_refused_before_its_tables_are_checked(store: Path, col
         ("ALTER TABLE core.media DROP COLUMN path", r"core\.media\.path is missing"),
         ("DROP VIEW main.faces", r"main\.faces is missing"),
         ("DELETE FROM core.store", "0 rows"),
-        ("UPDATE core.store SET calibration = '{'", "not JSON"),
+        ("UPDATE core.generations SET calibration = '{'", "not JSON"),
+        ("DELETE FROM core.generations", "does not have the current generation"),
         ("DROP TABLE core.store", "core.store|store does not exist"),
     ],
 )
@@ -321,6 +322,26 @@ def test_the_corrections_of_a_store_of_version_5_can_be_undone(tmp_path: Path) -
         assert people.undo(10).kind == "undo"
         assert client.read_table("facts").read_all()["kind"].to_pylist().count("not_same") == 1
         assert check_store(client).problems == []
+    assert version_of(store) == SCHEMA_VERSION
+
+
+def test_the_scores_of_a_store_of_version_8_belong_to_its_generation(tmp_path: Path) -> None:
+    store = of_version(8, tmp_path)
+    assert version_of(store) == 8
+    with duckdb.connect(str(store / "catalog-0001.duckdb")) as connection:
+        was = connection.execute(
+            "SELECT face_id, similarity_score, rejection_reasons FROM core.faces WHERE outcome <> 'removed' ORDER BY 1"
+        ).fetchall()
+        model = connection.execute("SELECT weights, output_hash, embedding_size FROM core.store").fetchall()
+    assert {reasons for *_, reasons in was} == {None, "center-pose,contrast"}
+    with LocalStore.open(store, command="test") as client:
+        assert check_store(client).problems == []
+        scores = (
+            "SELECT face_id, similarity_score, rejection_reasons FROM core.detections WHERE generation = 1 ORDER BY 1"
+        )
+        assert [tuple(row.values()) for row in client.read(scores).to_pylist()] == was
+        own = client.identity
+        assert [(own.weights, own.output_hash, own.embedding_size)] == model
     assert version_of(store) == SCHEMA_VERSION
 
 

@@ -86,8 +86,8 @@ class RayEngine:
         model = replace(model, weights_file=_absolute(model.weights_file), cache=_absolute(model.cache))
         # Workers need no master key.
         safe = replace(settings, security=SecuritySettings(), model=model)
-        identity = session.store.identity
-        self._order = Order(safe, identity, request.store, folder, "", metadata, request.profile, versions())
+        identity, other = session.store.identity, session.store.other_identity()
+        self._order = Order(safe, identity, other, request.store, folder, "", metadata, request.profile, versions())
         self._cpus = 0
         self._workers: dict[str, _Worker] = {}
         self._wanted = 0

@@ -47,6 +47,7 @@ class Order:
 
     settings: Settings  # with the worker's own number of threads
     identity: StoreIdentity = field(repr=False)
+    other: StoreIdentity | None = field(repr=False)  # of the store's other generation
     store: Path  # for messages
     folder: ShardFolder
     sign: str  # of the folder
@@ -139,7 +140,7 @@ class ShardWorker:
             detail = f"{self._node} does not see {order.folder.address}; give --shard-folder one that all nodes share"
             raise ClusterFailed(detail=detail)
         with self._times.stage(LOAD):
-            self._extractor = load_extractor(order.settings, order.identity, order.store, NETWORK_THREADS)
+            self._extractor = load_extractor(order.settings, order.identity, order.store, NETWORK_THREADS, order.other)
         self._device = describe(self._extractor.device)  # tells this thread's number of threads
         return Node(self._node, versions())
 

@@ -40,7 +40,7 @@ class PageContext(Context):
     def photos(self) -> Photos:
         return Photos(self.settings)
 
-    @cached_property
+    @property
     def calibration(self) -> Calibration:
         return Calibration.from_dict(self.store.identity.calibration)
 

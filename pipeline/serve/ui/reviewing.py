@@ -25,7 +25,7 @@ def pairs(visit: Visit) -> Json:
     fmr = visit.query.number("fmr", 1, has_default=False)
     if fmr == 0:
         raise ParameterInvalid(name="fmr", expected="a number above 0, and at most 1")
-    threshold, wide = context.settings.match.threshold, _wide(context, _FMR if fmr is None else fmr)
+    threshold, wide = context.service.match.threshold, _wide(context, _FMR if fmr is None else fmr)
     listed = visit.listed
     rest, place_of = listed.walk(_ORDER, after)
     with visit.service.directories.using(*visit.place) as directory:
@@ -52,7 +52,7 @@ def pairs(visit: Visit) -> Json:
 
 def _wide(context: PageContext, fmr: float) -> float:
     """The T of a false match rate, as far as the calibration tells it, and never below the threshold."""
-    threshold, wide = context.settings.match.threshold, context.calibration.threshold_near(fmr)
+    threshold, wide = context.service.match.threshold, context.calibration.threshold_near(fmr)
     if wide is None or threshold == EVERYBODY:
         wide = _WIDER * threshold
     return max(threshold, min(wide, MAX_THRESHOLD))

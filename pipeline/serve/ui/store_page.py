@@ -31,7 +31,7 @@ _REPORT_POLICY: Final = (
 
 def store(visit: Visit) -> Json:
     context = visit.context
-    identity, threshold, calibration = context.store.identity, context.settings.match.threshold, context.calibration
+    identity, threshold, calibration = context.store.identity, context.service.match.threshold, context.calibration
     rows = visit.listed.rows.values()
     photos, faces, picture_bytes = context.store.counts_of(*visit.place)
     records = sum(row.merged + 1 for row in rows)

@@ -9,6 +9,7 @@ import logging
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
@@ -22,7 +23,7 @@ from pipeline.store.files import commit_count
 from pipeline.store.files.crypto import MasterKey
 from pipeline.store.files.durable import PRIVATE_FILE, Folder
 from pipeline.store.files.faults import point
-from pipeline.store.records import StoreIdentity
+from pipeline.store.records import Generation, StoreIdentity
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -146,8 +147,8 @@ def _has_long_list(row: Mapping[str, object]) -> bool:
 class Catalog:
     """An open catalog. Methods raise StoreDamaged, StoreFull and StoreUnwritable."""
 
-    identity: StoreIdentity  # this and the generation are set by `open_catalog`
-    generation: int
+    generations: Mapping[int, Generation]  # by number: the current one, and perhaps another; set by `open_catalog`
+    generation: int  # the current one, but `at` another
     master_key: MasterKey | None = None  # of an encrypted store that is unlocked
 
     def __init__(self, folder: Folder, file: Path, *, read_only: bool = False) -> None:
@@ -161,6 +162,24 @@ class Catalog:
         self._long_log = _LOG_BYTES
         self._short_statements = False
         self._parse = lru_cache(256)(self._parsed)  # every request repeats the same statements
+
+    @property
+    def identity(self) -> StoreIdentity:
+        return self.generations[self.generation].identity
+
+    @property
+    def other(self) -> Generation | None:
+        """The generation that is being built, or is kept beside the current one."""
+        return next((each for each in self.generations.values() if each.number != self.generation), None)
+
+    @contextmanager
+    def at(self, generation: int) -> Iterator[None]:
+        """For the block, queries and changes are about another generation than the current one."""
+        current, self.generation = self.generation, generation
+        try:
+            yield
+        finally:
+            self.generation = current
 
     @contextmanager
     def errors(self) -> Iterator[None]:
@@ -266,6 +285,13 @@ class Catalog:
         """The first column of the first row."""
         return self.rows(sql, params)[0][0]
 
+    def raise_counters(self, numbers: Mapping[str, int]) -> None:
+        """Makes counters of core.store at least these numbers."""
+        raised = {name: number for name, number in numbers.items() if number}
+        if raised:
+            values = ", ".join(f"{name} = greatest({name}, ?)" for name in raised)
+            self.execute(f"UPDATE core.store SET {values}", list(raised.values()))
+
     def insert(self, table: str, rows: Sequence[Mapping[str, object]]) -> None:
         """Adds rows, all with the keys of the first; columns that are not named are null."""
         if len(rows) > _FEW_INSERTED or any(map(_has_long_list, rows)):
@@ -328,8 +354,50 @@ class Catalog:
 class OpenStore(Protocol):
     """What clean-up works on: a Catalog on its own thread, or from any thread the store that holds it."""
 
-    folder: Folder
-    identity: StoreIdentity
-    generation: int
+    @property
+    def folder(self) -> Folder: ...
+
+    @property
+    def identity(self) -> StoreIdentity: ...
+
+    @property
+    def generation(self) -> int: ...
+
+    @property
+    def generations(self) -> Mapping[int, Generation]: ...
 
     def submit(self, work: Callable[Concatenate[Catalog, P], T], /, *args: P.args, **kwargs: P.kwargs) -> T: ...
+
+
+@dataclass(frozen=True)
+class StoreAt:
+    """An OpenStore whose current generation is another."""
+
+    store: OpenStore
+    generation: int
+
+    @property
+    def folder(self) -> Folder:
+        return self.store.folder
+
+    @property
+    def identity(self) -> StoreIdentity:
+        return self.generations[self.generation].identity
+
+    @property
+    def generations(self) -> Mapping[int, Generation]:
+        return self.store.generations
+
+    def submit(self, work: Callable[Concatenate[Catalog, P], T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self.store.submit(self._work, work, *args, **kwargs)
+
+    def _work(
+        self, catalog: Catalog, work: Callable[Concatenate[Catalog, P], T], /, *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        with catalog.at(self.generation):
+            return work(catalog, *args, **kwargs)
+
+
+def each_generation(store: OpenStore) -> list[StoreAt]:
+    """The store at each of its generations, for what is done in all."""
+    return [StoreAt(store, number) for number in store.generations]

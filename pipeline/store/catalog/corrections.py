@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from datetime import datetime
 from typing import Any, Final
 
@@ -32,7 +32,7 @@ _FACT = ", ".join(f"{f.name}::VARCHAR" if f.name in ("person_id", "other_id") el
 # Columns of `StoredFace` of the faces in `wanted`; $1 is the generation. A few faces are looked for in each table, and
 # not joined with all of a million.
 _STORED_FACE: Final = """
-    f.face_id, f.person_id::VARCHAR, f.outcome, f.similarity_score, f.rejection_reasons, m.path, m.sha256,
+    f.face_id, f.person_id::VARCHAR, f.outcome, t.similarity_score, t.rejection_reasons, m.path, m.sha256,
     t.x1, t.y1, t.x2, t.y2, t.center_pose_quality * t.sharpness_quality * t.contrast_quality,
     f.face_id IN (SELECT face_id FROM core.embeddings JOIN wanted USING (face_id) WHERE generation = $1)
         OR f.face_id IN (SELECT face_id FROM core.pending_embeddings WHERE generation = $1),
@@ -158,19 +158,24 @@ def correction_to_undo(
     if correction_id is None:
         wanted = "origin = $2 AND undoes IS NULL AND undone_at IS NULL AND merges_only IS NULL"
     rows = catalog.rows(
-        "SELECT correction_id, kind, undoes, made_at, before, after, undone_at, merges_only IS NOT NULL"
+        "SELECT correction_id, kind, undoes, made_at, before, after, undone_at, merges_only IS NOT NULL, generation"
         f" FROM core.corrections WHERE directory_id = $1 AND {wanted} ORDER BY correction_id DESC LIMIT 1",
         [directory_id(catalog, account_id, directory), origin if correction_id is None else correction_id],
     )
     if not rows:
         return None
-    number, kind, undoes, made_at, before, after, undone_at, merges_only = rows[0]
+    number, kind, undoes, made_at, before, after, undone_at, merges_only, generation = rows[0]
     what = kind
     if undoes is not None:  # the correction has the rows; for an undo the other way round
-        sql = "SELECT kind, before, after FROM core.corrections WHERE correction_id = ?"
-        what, *texts = catalog.rows(sql, [undoes])[0]
+        sql = "SELECT kind, generation, before, after FROM core.corrections WHERE correction_id = ?"
+        what, generation, *texts = catalog.rows(sql, [undoes])[0]
         before, after = texts[::-1] if kind == "undo" else texts
     was, is_now = rows_of_json(before), rows_of_json(after)
+    if generation != catalog.generation:  # scores and reasons were of another model
+        unknown = {"similarity_score": None, "rejection_reasons": None}
+        was = replace(was, faces={face_id: {**row, **unknown} for face_id, row in was.faces.items()})
+        whose = ("person_id", "outcome")
+        is_now = replace(is_now, faces={f: {name: row[name] for name in whose} for f, row in is_now.faces.items()})
     return Correction(number, kind, undoes, what, made_at, was, is_now, undone_at, merges_only)
 
 
@@ -274,6 +279,7 @@ def keep(
         "commit_number": catalog.commit_number,
         "position": position,
         "gone": sorted(change.gone) or None,
+        "generation": catalog.generation,
     }
     catalog.insert("corrections", [row])
 

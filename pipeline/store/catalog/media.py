@@ -6,12 +6,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 
 from pipeline.store.catalog.connection import Catalog
 from pipeline.store.catalog.references import load_embeddings
 from pipeline.store.files.shards import embedding_rows
-from pipeline.types import DUPLICATE, DUPLICATE_ROW, NO_FACE, OK
+from pipeline.types import DUPLICATE, DUPLICATE_ROW, NO_FACE, OK, QUALITIES, IntArray
 
 _THESE_MEDIA = "media_id IN (SELECT unnest(?::BIGINT[]))"
 
@@ -46,8 +47,8 @@ def media_of_hashes(catalog: Catalog, account_id: int, hashes: Sequence[str]) ->
 
 
 def faces_of_media(catalog: Catalog, media_ids: Sequence[int]) -> pa.Table:
-    """media_id, ordinal, the detection's columns, pixel_hash, width, height, format, embedding: all faces of these
-    media that have detections, by media_id and ordinal.
+    """media_id, ordinal, the detection's columns, pixel_hash, width, height, format, embedding, other: all faces of
+    these media that have detections, by media_id and ordinal; `other` has the fields of `Measured`.
 
     Raises StoreDamaged where a face has no stored embedding.
     """
@@ -66,7 +67,29 @@ def faces_of_media(catalog: Catalog, media_ids: Sequence[int]) -> pa.Table:
         )
     face_ids = table["face_id"].to_numpy()
     embeddings = embedding_rows(face_ids, load_embeddings(catalog, face_ids))["embedding"]
+    table = table.append_column("other", _others(catalog, face_ids))
     return table.drop_columns(["face_id"]).append_column("embedding", embeddings)
+
+
+def _others(catalog: Catalog, face_ids: IntArray) -> pa.Array:
+    """The faces as the other generation has them: null without one, and of faces that have no vector there."""
+    others: dict[int, dict[str, Any]] = {}
+    if catalog.other is not None:
+        model = catalog.other.identity.model
+        with catalog.at(catalog.other.number), catalog.tables(known_faces=pa.table({"face_id": face_ids})):
+            rows = catalog.rows(
+                f"""
+                SELECT face_id, {", ".join(QUALITIES)} FROM known_faces JOIN core.detections d USING (face_id)
+                WHERE d.generation = $1 AND face_id IN (
+                    SELECT face_id FROM core.embeddings WHERE generation = $1
+                    UNION ALL SELECT face_id FROM core.pending_embeddings WHERE generation = $1)
+                """,
+                [catalog.generation],
+            )
+            vectors = load_embeddings(catalog, np.array([face_id for face_id, *_ in rows], np.int64))
+        for (face_id, *qualities), vector in zip(rows, vectors, strict=True):
+            others[face_id] = {"model": model, "qualities": qualities, "embedding": vector}
+    return pa.array([others.get(face_id) for face_id in face_ids.tolist()])
 
 
 def whole_images(catalog: Catalog, media_ids: Sequence[int]) -> dict[int, dict[str, Any]]:
@@ -178,9 +201,11 @@ def photo_records(catalog: Catalog) -> pa.Table:
     return catalog.read(
         """
         SELECT m.path, m.status, (SELECT count(*) FROM core.faces c WHERE c.media_id = m.media_id) AS faces,
-            f.person_id::VARCHAR AS person_id, nullif(f.rejection_reasons, '') AS rejection
+            f.person_id::VARCHAR AS person_id, nullif(d.rejection_reasons, '') AS rejection
         FROM core.media m LEFT JOIN core.faces f ON f.media_id = m.media_id AND f.ordinal = 0
+        LEFT JOIN core.detections d ON d.face_id = f.face_id AND d.generation = $1
         QUALIFY row_number() OVER (PARTITION BY m.path ORDER BY m.media_id DESC) = 1
         ORDER BY m.path
-        """
+        """,
+        [catalog.generation],
     )

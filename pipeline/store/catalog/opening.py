@@ -24,9 +24,9 @@ from pipeline.store.catalog.connection import Catalog, check_cure, log_of, requi
 from pipeline.store.files.commit_count import COMMITS_NAME
 from pipeline.store.files.durable import QUARANTINE, TEMPORARY, Folder, disk_errors
 from pipeline.store.files.faults import point
-from pipeline.store.files.lock import LOCK_NAME, RUN_LOCK_NAME, TOKEN_NAME
+from pipeline.store.files.lock import LOCK_NAME, REINDEX_LOCK_NAME, RUN_LOCK_NAME, TOKEN_NAME
 from pipeline.store.keyed_digests import ERASED, labels_of_media
-from pipeline.store.records import StoreIdentity
+from pipeline.store.records import Generation, StoreIdentity
 
 CURRENT_NAME = "CURRENT"
 CATALOG_NAME = "catalog-0001.duckdb"
@@ -36,6 +36,10 @@ _NEW_CATALOG = "catalog-0001.new.duckdb"  # not *.tmp: that is DuckDB's folder f
 _LEFTOVERS = (_NEW_CATALOG, _NEW_CATALOG + ".wal", CURRENT_NAME + TEMPORARY, COMMITS_NAME + TEMPORARY)
 _CATALOG_PATTERN = re.compile(r"catalog-\d{4,}\.duckdb")
 _JSON_COLUMNS = ("preprocessing", "calibration", "output_settings")
+# The fields of StoreIdentity that a generation has; the others are those of the store.
+OF_GENERATION: Final = tuple(
+    field.name for field in dataclasses.fields(StoreIdentity) if field.name in schema.TABLES["generations"]
+)
 _SECRET: Final = "{secret}"  # in a statement: 32 random bytes in hexadecimal
 
 
@@ -104,6 +108,21 @@ _UPGRADES: Final[dict[int, tuple[str | Callable[[Catalog], None], ...]]] = {
         *schema.table_statements("segments", "tombstones"),
         "DELETE FROM core.pending_deletes WHERE regexp_full_match(path, 'references/g[0-9]+/[0-9]+')",
     ),
+    # 9: what depends on a model belongs to a generation, of which there may be two.
+    8: (
+        *schema.table_statements("generations"),
+        "INSERT INTO core.generations BY NAME SELECT current_generation AS generation, created_at AS begun_at,"
+        f" created_at AS completed_at, {', '.join(OF_GENERATION)} FROM core.store",
+        *(f"ALTER TABLE core.store DROP COLUMN {name}" for name in OF_GENERATION),
+        "ALTER TABLE core.detections ADD COLUMN similarity_score DOUBLE",
+        "ALTER TABLE core.detections ADD COLUMN rejection_reasons VARCHAR",
+        "UPDATE core.detections d SET similarity_score = f.similarity_score, rejection_reasons = f.rejection_reasons"
+        " FROM core.faces f WHERE f.face_id = d.face_id",
+        "ALTER TABLE core.faces DROP COLUMN similarity_score",
+        "ALTER TABLE core.faces DROP COLUMN rejection_reasons",
+        "ALTER TABLE core.corrections ADD COLUMN IF NOT EXISTS generation INTEGER",
+        "UPDATE core.corrections SET generation = (SELECT current_generation FROM core.store)",
+    ),
 }
 
 
@@ -134,6 +153,7 @@ def require_place(root: Path) -> None:
     ours = {
         LOCK_NAME,
         RUN_LOCK_NAME,
+        REINDEX_LOCK_NAME,
         TOKEN_NAME,
         INTENTS_NAME,
         COMMITS_NAME,
@@ -212,13 +232,14 @@ def _make_catalog(folder: Folder, identity: StoreIdentity) -> None:
 
 
 def _insert_store_row(catalog: Catalog, identity: StoreIdentity) -> None:
+    now = utc_now()
+    catalog.insert("generations", [generation_row(1, identity, now, complete=True)])
     row = {
         "format_version": schema.FORMAT_VERSION,
         "schema_version": schema.SCHEMA_VERSION,
-        "created_at": utc_now(),
+        "created_at": now,
         "current_generation": 1,
-        **vars(identity),
-        **{name: to_json(getattr(identity, name)) for name in _JSON_COLUMNS},
+        **{name: value for name, value in vars(identity).items() if name not in OF_GENERATION},
         "next_media_id": 1,
         "next_face_id": 1,
         "next_person_seq": 1,
@@ -271,7 +292,7 @@ def open_catalog(folder: Folder, *, lossy: bool = False, read_only: bool = False
         differences = _differences(catalog)
         if differences:
             raise _damaged(folder.root, "; ".join(differences[:5]))
-        catalog.identity, catalog.generation = _read_identity(catalog)
+        read_generations(catalog)
     except BaseException:
         catalog.close()
         raise
@@ -334,12 +355,27 @@ def _damaged(root: Path, detail: str) -> StoreDamaged:
     return StoreDamaged(path=root, detail=detail, cure=check_cure(root))
 
 
-def _read_identity(catalog: Catalog) -> tuple[StoreIdentity, int]:
-    """The store's identity and its current generation. Raises StoreDamaged."""
-    row = catalog.read("SELECT * FROM core.store").to_pylist()[0]
-    try:
-        texts = {key: json.loads(row[key]) for key in _JSON_COLUMNS}
-    except ValueError as exc:
-        raise _damaged(catalog.folder.root, f"core.store holds a text that is not JSON: {exc}") from exc
-    plain = [field.name for field in dataclasses.fields(StoreIdentity) if field.name not in texts]
-    return StoreIdentity(**{key: row[key] for key in plain}, **texts), int(row["current_generation"])
+def read_generations(catalog: Catalog) -> None:
+    """Reads which generations there are, and which is the current one. Raises StoreDamaged."""
+    found: dict[int, Generation] = {}
+    for row in catalog.read("SELECT * FROM core.store, core.generations ORDER BY generation").to_pylist():
+        try:
+            texts = {key: json.loads(row[key]) for key in _JSON_COLUMNS}
+        except ValueError as exc:
+            raise _damaged(catalog.folder.root, f"core.generations holds a text that is not JSON: {exc}") from exc
+        plain = [field.name for field in dataclasses.fields(StoreIdentity) if field.name not in texts]
+        identity, number = StoreIdentity(**{key: row[key] for key in plain}, **texts), int(row["generation"])
+        found[number] = Generation(number, identity, row["completed_at"] is not None)
+    current = int(catalog.one("SELECT current_generation FROM core.store"))
+    if current not in found:
+        raise _damaged(catalog.folder.root, "core.generations does not have the current generation")
+    others = {number: each for number, each in found.items() if number != current}
+    catalog.generations, catalog.generation = {current: found[current], **others}, current
+
+
+def generation_row(number: int, identity: StoreIdentity, begun_at: datetime, *, complete: bool) -> dict[str, object]:
+    """The row of core.generations."""
+    values = {name: getattr(identity, name) for name in OF_GENERATION}
+    texts = {name: to_json(values[name]) for name in _JSON_COLUMNS}
+    times = {"begun_at": begun_at, "completed_at": begun_at if complete else None}
+    return {"generation": number, **times, **values, **texts}

@@ -125,16 +125,16 @@ _TABLES: Final = {
     """,
     # similarity_score, person_id, name and picture (of the person), and the place of the face: the lowest scores.
     "weakest_matches": f"""
-        SELECT f.similarity_score, f.person_id::VARCHAR AS person_id, p.name, {_PICTURE}, {_PLACE}
+        SELECT d.similarity_score, f.person_id::VARCHAR AS person_id, p.name, {_PICTURE}, {_PLACE}
         {_faces(_PERSON, _JOINED_PICTURE)}
-            AND f.outcome = 'matched' AND f.similarity_score IS NOT NULL AND m.path IS NOT NULL
-        ORDER BY f.similarity_score, f.face_id LIMIT $most
+            AND f.outcome = 'matched' AND d.similarity_score IS NOT NULL AND m.path IS NOT NULL
+        ORDER BY d.similarity_score, f.face_id LIMIT $most
     """,
     # reason, its count, and the place of the first faces that were rejected for it.
     "rejection_samples": f"""
         SELECT reason, count(*) OVER (PARTITION BY reason) AS count, * EXCLUDE (reason)
         FROM (
-            SELECT unnest(string_split(f.rejection_reasons, ',')) AS reason, {_PLACE} {_faces()}
+            SELECT unnest(string_split(d.rejection_reasons, ',')) AS reason, {_PLACE} {_faces()}
             AND f.outcome = 'rejected'
         )
         QUALIFY row_number() OVER (PARTITION BY reason ORDER BY face_id) <= $most ORDER BY reason, face_id
@@ -149,7 +149,7 @@ _TABLES: Final = {
     # of all faces, and similarity_score of those that matched.
     "face_histograms": f"""
         SELECT measure, floor(value / $width)::INTEGER AS bin, count(*) AS count
-        FROM ({_MEASURES} UNION ALL SELECT 'similarity_score', f.similarity_score {_faces()} AND f.outcome = 'matched')
+        FROM ({_MEASURES} UNION ALL SELECT 'similarity_score', d.similarity_score {_faces()} AND f.outcome = 'matched')
         WHERE value IS NOT NULL GROUP BY ALL ORDER BY ALL
     """,
 }

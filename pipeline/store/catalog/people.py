@@ -8,6 +8,7 @@ from typing import Final
 import pyarrow as pa
 
 from pipeline.store.catalog.connection import Catalog
+from pipeline.store.catalog.corrections import last_merges
 from pipeline.store.catalog.directories import directory_id
 from pipeline.texts import is_unicode, nfc
 from pipeline.types import NO_FACE, OK
@@ -17,7 +18,7 @@ EVERYBODY: Final = (-1, 2**53)  # a page (after, limit): the first `limit` roots
 _QUALITY: Final = "d.center_pose_quality * d.sharpness_quality * d.contrast_quality"
 # The faces of `wanted`; $1 is the generation.
 _FACES: Final = f"""
-    SELECT w.face_id, w.place, f.person_id::VARCHAR AS person_id, f.outcome, f.similarity_score, {_QUALITY} AS quality,
+    SELECT w.face_id, w.place, f.person_id::VARCHAR AS person_id, f.outcome, d.similarity_score, {_QUALITY} AS quality,
         d.x1, d.y1, d.x2, d.y2, m.media_id, m.path, m.width, m.height, r.image_guid,
         r.face_id IS NOT NULL AS reference,
         w.face_id IN (SELECT face_id FROM core.facts WHERE kind = 'is') AS stated
@@ -126,11 +127,12 @@ def faces_page(
 ) -> pa.Table:
     """At most `count` faces of these records behind a place (`_FACES`), by face id, or with `by_score` by score and
     then by id, those without a score last. `place` is what `after` is of the last row: its order, and its id."""
-    place = "coalesce(f.similarity_score, 1e9)" if by_score else "0::DOUBLE"
+    place = "coalesce(d.similarity_score, 1e9)" if by_score else "0::DOUBLE"
     return catalog.read(
         f"""
         WITH wanted AS MATERIALIZED (
             SELECT f.face_id, {place} AS place FROM core.faces f
+            JOIN core.detections d ON d.face_id = f.face_id AND d.generation = $1
             WHERE f.person_id IN (SELECT unnest($2::UUID[])) AND ({place}, f.face_id) > ($3::DOUBLE, $4::BIGINT)
             ORDER BY place, f.face_id LIMIT $5
         ) {_FACES} ORDER BY w.place, w.face_id
@@ -172,6 +174,49 @@ def photos_of_both(catalog: Catalog, pairs: Sequence[tuple[Sequence[str], Sequen
         ):
             found[pair] = photos
     return found
+
+
+def faces_to_compare(catalog: Catalog, account_id: int, directory: str) -> pa.Table:
+    """face_id, path, ordinal, person_id (the root), name, label, stated, joined, files (of the vectors in the current
+    and in the other generation): the faces of people with a name that have a vector in a shard of both.
+
+    `label` is the name that a source gave with the photo, of its largest face; `stated`: a correction says whose it is;
+    `joined`: equal numbers are of records that are one, or that a regroup joined.
+    """
+    other = 0 if catalog.other is None else catalog.other.number
+    table = catalog.read(
+        f"""
+        WITH RECURSIVE {_merged_sets("name IS NOT NULL")}, named AS (
+            SELECT person_id, root_person_id,
+                first_value(name IGNORE NULLS) OVER (PARTITION BY root_person_id ORDER BY seq <> root_seq, seq
+                    ROWS BETWEEN UNBOUNDED PRECEDING AND UNBOUNDED FOLLOWING) AS name
+            FROM records
+        )
+        SELECT f.face_id, m.path, f.ordinal, n.person_id::VARCHAR AS record_id, n.root_person_id AS person_id, n.name,
+            if(f.ordinal = 0, m.name, NULL) AS label,
+            f.face_id IN (SELECT face_id FROM core.facts WHERE kind = 'is') AS stated, s.file, t.file AS other_file
+        FROM named n JOIN core.faces f ON f.person_id = n.person_id JOIN core.media m ON m.media_id = f.media_id
+        JOIN core.embeddings e ON e.face_id = f.face_id AND e.generation = $2
+        JOIN core.embedding_shards s ON s.embedding_shard_id = e.embedding_shard_id
+        JOIN core.embeddings o ON o.face_id = f.face_id AND o.generation = $3
+        JOIN core.embedding_shards t ON t.embedding_shard_id = o.embedding_shard_id
+        ORDER BY f.face_id
+        """,
+        [directory_id(catalog, account_id, directory), catalog.generation, other],
+    )
+    joined: dict[str, str] = {}  # record -> the one that a regroup joined it with
+    for record_id, (kind, _, parent_id) in last_merges(catalog, account_id, directory).items():
+        if kind == "regroup" and parent_id is not None:
+            joined[record_id] = parent_id
+    numbers: dict[str, int] = {}
+    groups = []
+    for record_id in table["record_id"].to_pylist():
+        seen = {record_id}
+        while (parent := joined.get(record_id)) is not None and parent not in seen:
+            record_id = parent
+            seen.add(record_id)
+        groups.append(numbers.setdefault(record_id, len(numbers)))
+    return table.drop_columns(["record_id"]).append_column("joined", pa.array(groups, pa.int64()))
 
 
 def counts_of(catalog: Catalog, account_id: int, directory: str) -> tuple[int, dict[str, int], int]:

@@ -16,9 +16,11 @@ from pipeline.texts import is_unicode, nfc
 _RECORDS: Final = """
     SELECT p.person_id::VARCHAR AS person_id, p.seq, p.name, p.first_name, p.last_name, p.external_id,
         p.parent_id::VARCHAR AS parent_id, p.tags, p.metadata, coalesce(p.ignored, false) AS ignored, p.occurrence,
-        p.last_occurrence_at, p.added_at, p.modified_at, r.image_guid
+        p.last_occurrence_at, p.added_at, p.modified_at,
+        coalesce(r.image_guid, o.image_guid) AS image_guid
     FROM (FROM core.persons WHERE directory_id = $2 {}) p
     LEFT JOIN core.reference_faces r ON r.person_id = p.person_id AND r.generation = $1
+    LEFT JOIN core.reference_faces o ON o.person_id = p.person_id AND o.generation <> $1  -- of another face, then
     ORDER BY p.seq
 """
 _THESE: Final = _RECORDS.format("AND person_id IN (SELECT unnest($3::UUID[]))")
@@ -68,7 +70,7 @@ def is_picture(catalog: Catalog, account_id: int, directory: str, guid: str) -> 
     return bool(
         catalog.rows(
             "SELECT 1 FROM core.reference_faces r JOIN core.persons p ON p.person_id = r.person_id"
-            " WHERE r.image_guid = ? AND r.generation = ? AND p.directory_id = ?",
-            [guid, catalog.generation, directory_id(catalog, account_id, directory)],
+            " WHERE r.image_guid = ? AND p.directory_id = ? LIMIT 1",
+            [guid, directory_id(catalog, account_id, directory)],
         )
     )

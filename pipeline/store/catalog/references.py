@@ -156,6 +156,12 @@ def face_vectors(catalog: Catalog, face_ids: Sequence[int]) -> dict[int, FaceVec
     return {face_id: FaceVector(vector, hashes, tuple(box)) for face_id, vector, hashes, box in rows}
 
 
+def picture_of_face(catalog: Catalog, face_id: int) -> str | None:
+    """The guid of the stored picture of a face that is, or was before a swap, a reference."""
+    sql = "SELECT image_guid FROM core.reference_faces WHERE face_id = ? AND image_guid IS NOT NULL LIMIT 1"
+    return next(iter(catalog.column(sql, [face_id])), None)
+
+
 def reference_origins(catalog: Catalog, person_ids: Sequence[str]) -> dict[str, ReferenceOrigin]:
     """What the current references of these persons were made from, by person."""
     rows = catalog.rows(

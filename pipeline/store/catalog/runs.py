@@ -210,7 +210,11 @@ def run_counts(catalog: Catalog, account_id: int, run_ids: Sequence[str]) -> Run
     return RunCounts(
         statuses=count("status", "FROM core.media WHERE list_contains(?::VARCHAR[], run_id)"),
         outcomes=count("f.outcome", _FACES),
-        rejections=count("unnest(string_split(f.rejection_reasons, ','))", f"{_FACES} AND f.outcome = 'rejected'"),
+        rejections=count(
+            "unnest(string_split(rejection_reasons, ','))",
+            f"FROM core.detections WHERE generation = {catalog.generation}"
+            f" AND face_id IN (SELECT f.face_id {_FACES} AND f.outcome = 'rejected')",
+        ),
         persons=catalog.one(
             "SELECT count(*) FROM core.persons JOIN core.directories USING (directory_id)"
             " WHERE account_id = ? AND parent_id IS NULL",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from pipeline.errors import StoreLocked
 from pipeline.store import cleanup, erasure, segments
-from pipeline.store.catalog.connection import Catalog
+from pipeline.store.catalog.connection import Catalog, each_generation
 from pipeline.store.checks import files
 from pipeline.store.checks.tables import check_tables
 from pipeline.store.files import commit_count, run_sums
@@ -119,7 +119,8 @@ def repair_store(store: LocalStore, report: CheckReport) -> list[Problem]:
 
     with store.embeddings_lock:
         store.submit(work)
-        deque(segments.fold(store), 0)
+        for part in each_generation(store):
+            deque(segments.fold(part), 0)
     return [_with_what_was_done(problem) for problem in repaired]
 
 

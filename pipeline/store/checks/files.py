@@ -105,7 +105,7 @@ def _file_faults(catalog: Catalog, file: str, size: int, sha256: str) -> Iterato
 
 
 def _embedding_faults(catalog: Catalog, shard_id: int, generation: int, file: str) -> Iterator[str]:
-    identity = catalog.identity
+    identity = catalog.generations[generation].identity
     try:
         table = pq.read_table(io.BytesIO(catalog.folder.path(file).read_bytes()))
         metadata = read_metadata(table.schema)
@@ -124,10 +124,12 @@ def _embedding_faults(catalog: Catalog, shard_id: int, generation: int, file: st
 
 def check_pending(catalog: Catalog) -> list[Problem]:
     """The norms of the embeddings that are in no shard yet; `check_tables` has checked their size."""
-    table = catalog.read("SELECT face_id, embedding FROM core.pending_embeddings ORDER BY 1")
-    wrong = table["face_id"].to_numpy()[
-        ~_is_unit(vectors_of_bytes(table["embedding"], catalog.identity.embedding_size))
-    ]
+    wrong = list[int]()
+    for number, generation in catalog.generations.items():
+        sql = "SELECT face_id, embedding FROM core.pending_embeddings WHERE generation = ? ORDER BY 1"
+        table = catalog.read(sql, [number])
+        vectors = vectors_of_bytes(table["embedding"], generation.identity.embedding_size)
+        wrong += table["face_id"].to_numpy()[~_is_unit(vectors)].tolist()
     return [Problem("embedding", f"face {face}", "its pending embedding's norm is not 1", RESTORE) for face in wrong]
 
 
@@ -201,6 +203,16 @@ def _begins(path: Path, magic: bytes) -> bool:
 
 def check_segments(catalog: Catalog, progress: Progress) -> Iterator[list[Problem]]:
     """Every index segment, one by one, bit by bit against the references and their embeddings."""
+    for generation in catalog.generations:
+        pieces = _check_segments(catalog, progress)
+        while True:
+            with catalog.at(generation):  # not while the caller has the piece
+                if (piece := next(pieces, None)) is None:
+                    break
+            yield piece
+
+
+def _check_segments(catalog: Catalog, progress: Progress) -> Iterator[list[Problem]]:
     for directory in directory_ids(catalog):
         last = 0
         rows = segment_rows(catalog, directory)

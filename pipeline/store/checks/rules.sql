@@ -9,9 +9,9 @@ SELECT 'face ' || face_id FROM embedded GROUP BY face_id HAVING count(*) > 1;
 SELECT 'face ' || face_id FROM core.faces
 WHERE outcome <> 'removed' AND face_id NOT IN (SELECT face_id FROM core.detections WHERE generation = {g});
 
--- a removed face with a person, a score, a detection or an embedding
+-- a removed face with a person, a detection or an embedding
 SELECT 'face ' || face_id FROM core.faces
-WHERE outcome = 'removed' AND (person_id IS NOT NULL OR similarity_score IS NOT NULL
+WHERE outcome = 'removed' AND (person_id IS NOT NULL
     OR face_id IN (SELECT face_id FROM core.detections) OR face_id IN (FROM embedded));
 
 -- a removed face of a posted image
@@ -101,8 +101,8 @@ SELECT file FROM core.embedding_shards
 WHERE (run_id IS NULL) <> (shard IS NULL);
 
 -- a pending embedding of another size
-SELECT 'face ' || face_id FROM core.pending_embeddings
-WHERE octet_length(embedding) <> 4 * (SELECT embedding_size FROM core.store);
+SELECT 'face ' || face_id FROM core.pending_embeddings JOIN core.generations USING (generation)
+WHERE octet_length(embedding) <> 4 * embedding_size;
 
 -- an image that no reference shows
 SELECT 'image ' || image_guid FROM core.objects

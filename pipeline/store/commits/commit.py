@@ -14,7 +14,7 @@ import itertools
 import json
 import threading
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import datetime
@@ -27,6 +27,7 @@ from pipeline.store.catalog.connection import Catalog
 from pipeline.store.catalog.directories import directory_id as find_directory
 from pipeline.store.catalog.directories import drop_if_empty, make_directory, require_directory
 from pipeline.store.catalog.opening import utc_now
+from pipeline.store.commits.reindex import keep_references
 from pipeline.store.commits.removal import (
     drop_references,
     forget_corrections,
@@ -39,11 +40,14 @@ from pipeline.store.files.objects import Row, write_objects
 from pipeline.store.files.shards import vector_bytes
 from pipeline.store.records import COUNTERS, Change, Committed, Fact, Picture, PostedPhoto, Rows
 from pipeline.store.schema import arrow_table
-from pipeline.types import OK, QUALITIES
+from pipeline.types import OK, QUALITIES, Measured
 
-FACE_COLUMNS: Final = ("person_id", "outcome", "similarity_score", "rejection_reasons")  # that a correction sets
-_FACE: Final = ("face_id", "ordinal", "person_id", "outcome", "similarity_score")  # of a posted one
-_DETECTION: Final = ("x1", "y1", "x2", "y2", "landmarks", "confidence", *QUALITIES)
+_WHOSE: Final = ("person_id", "outcome")
+_WHY: Final = ("similarity_score", "rejection_reasons")  # of a generation
+FACE_COLUMNS: Final = (*_WHOSE, *_WHY)  # that a correction sets
+_FACE: Final = ("face_id", "ordinal", *_WHOSE)  # of a posted one
+_PLACE: Final = ("x1", "y1", "x2", "y2", "landmarks", "confidence")
+_DETECTION: Final = (*_PLACE, *QUALITIES)
 _ABOUT: Final = ("face_id", "person_id", "other_id")  # of a constraint
 _THESE: Final = "(SELECT unnest(?::UUID[]))"
 _MOST: Final = 32  # changes in one transaction; more would delay the first
@@ -205,6 +209,10 @@ def write_changes(catalog: Catalog, changes: Sequence[Change], now: datetime) ->
         _delete_persons(catalog, part)
     _insert_references(catalog, parts)
     for part in parts:
+        change, faces = part.change, part.after.faces
+        owners = {str(columns["person_id"]) for columns in faces.values() if columns["person_id"] is not None}
+        touched = {*part.after.references, *part.change.before.references, *owners}
+        keep_references(catalog, part.directory, touched, [*faces], change.leaving)
         if part.correction_id is not None:
             place = part.correction_id, part.directory or None, part.position
             corrections.keep(catalog, part.change, *place, now, part.after.facts)
@@ -242,16 +250,8 @@ def _numbered(catalog: Catalog, changes: Sequence[Change], now: datetime) -> lis
         "next_media_id": max((photo.media_id + 1 for photo in photos), default=0),
         "next_face_id": max((face.face_id + 1 for photo in photos for face in photo.faces), default=0),
     }
-    raise_counters(catalog, numbers)
+    catalog.raise_counters(numbers)
     return parts
-
-
-def raise_counters(catalog: Catalog, numbers: Mapping[str, int]) -> None:
-    """Makes counters of core.store at least these numbers."""
-    raised = {name: number for name, number in numbers.items() if number}
-    if raised:
-        values = ", ".join(f"{name} = greatest({name}, ?)" for name in raised)
-        catalog.execute(f"UPDATE core.store SET {values}", list(raised.values()))
 
 
 def _directory(catalog: Catalog, change: Change, now: datetime) -> int:
@@ -304,7 +304,15 @@ def _change_faces(catalog: Catalog, part: _Numbered) -> None:
     do, or that are rejected again."""
     faces = part.after.faces
     if faces:
-        _update(catalog, "faces", ["face_id"], FACE_COLUMNS, [{"face_id": f, **row} for f, row in faces.items()])
+        rows = [{"generation": catalog.generation, "face_id": f, **row} for f, row in faces.items()]
+        _update(catalog, "faces", ["face_id"], _WHOSE, rows)
+        _update(catalog, "detections", ["generation", "face_id"], _WHY, rows)
+        if catalog.other is not None:  # which decided none of them so
+            sql = (
+                "UPDATE core.detections SET similarity_score = NULL, rejection_reasons = NULL"
+                " WHERE generation = ? AND face_id IN (SELECT unnest(?::BIGINT[]))"
+            )
+            catalog.execute(sql, [catalog.other.number, list(faces)])
     rejected = [face_id for face_id, columns in faces.items() if columns["outcome"] == "rejected"]
     if rejected:
         for table in ("embeddings", "pending_embeddings"):
@@ -316,6 +324,16 @@ def _change_faces(catalog: Catalog, part: _Numbered) -> None:
             for face_id, vector in part.change.admitted.items()
         ],
     )
+    if part.change.admitted and catalog.other is not None:  # its build embeds them
+        sql = "DELETE FROM core.detections WHERE generation = ? AND face_id IN (SELECT unnest(?::BIGINT[]))"
+        catalog.execute(sql, [catalog.other.number, [*part.change.admitted]])
+
+
+def _measured(catalog: Catalog, change: Change, face_id: int) -> Iterator[tuple[dict[str, int], Measured]]:
+    """What the other generation has of a face, if there is one and its model measured the face."""
+    measured, other = change.measured.get(face_id), catalog.other
+    if measured is not None and other is not None and other.identity.model == measured.model:
+        yield {"generation": other.number, "face_id": face_id}, measured
 
 
 def _insert_photos(catalog: Catalog, parts: Sequence[_Numbered], now: datetime) -> None:
@@ -331,8 +349,15 @@ def _insert_photos(catalog: Catalog, parts: Sequence[_Numbered], now: datetime) 
         for face in change.photo.faces:
             own = {"generation": catalog.generation, "face_id": face.face_id}
             faces.append({"media_id": change.photo.media_id, **{name: getattr(face, name) for name in _FACE}})
-            detections.append({**own, **{name: face.fields[name] for name in _DETECTION}})
+            score = {"similarity_score": face.similarity_score}
+            detections.append({**own, **{name: face.fields[name] for name in _DETECTION}, **score})
             embeddings.append({**own, "embedding": vector_bytes(change.vectors[face.face_id].embedding)})
+            for own, measured in _measured(catalog, change, face.face_id):
+                qualities = dict(zip(QUALITIES, measured.qualities, strict=True))
+                place = {name: face.fields[name] for name in _PLACE}
+                detections.append({**own, **place, **qualities, "similarity_score": None})
+                if measured.embedding is not None:
+                    embeddings.append({**own, "embedding": vector_bytes(measured.embedding)})
     catalog.insert("media", media)
     catalog.insert("faces", faces)
     catalog.insert("detections", detections)

@@ -41,17 +41,17 @@ def remove_references(catalog: Catalog, directory: int, person_ids: Sequence[str
     Raises StoreError unless each is a person of the directory.
     """
     everybody = catalog.rows(
-        "SELECT r.face_id, r.image_guid, p.person_id::VARCHAR FROM core.persons p LEFT JOIN core.reference_faces r"
-        f" ON r.person_id = p.person_id AND r.generation = ? WHERE p.directory_id = ? AND p.{_THESE_PERSONS}",
-        [catalog.generation, directory, list(person_ids)],
+        "SELECT DISTINCT r.face_id, p.person_id FROM core.persons p LEFT JOIN core.reference_faces r"
+        f" ON r.person_id = p.person_id WHERE p.directory_id = ? AND p.{_THESE_PERSONS}",
+        [directory, list(person_ids)],
     )
-    _require_all(len(everybody), person_ids)
-    old = [row for row in everybody if row[0] is not None]
+    _require_all(len({person_id for _, person_id in everybody}), person_ids)
+    old = [face_id for face_id, _ in everybody if face_id is not None]
     drop_references(catalog, directory, person_ids)
     faces = catalog.rows(
         "SELECT f.face_id, f.media_id, f.ordinal FROM core.faces f JOIN core.media m ON m.media_id = f.media_id"
         f" WHERE m.run_id IS NULL AND f.{_THESE_FACES}",
-        [[face for face, _, _ in old]],
+        [old],
     )
     _remove_posted_faces(catalog, [(face, media) for face, media, _ in faces])
     files.erase_labels(catalog, [media for _, media, ordinal in faces if ordinal == 0])
@@ -67,8 +67,19 @@ def drop_references(catalog: Catalog, directory: int, person_ids: Sequence[str],
 def _delete_references(
     catalog: Catalog, directory: int, person_ids: Sequence[str], *, erase: bool
 ) -> list[tuple[str, str]]:
-    """Deletes the rows of these persons' references; those in segments get tombstones, and with `erase` leave the files
-    as well. Returns their pictures, each with its person."""
+    """Deletes the rows of these persons' references in every generation; those in segments get tombstones, and with
+    `erase` leave the files as well. Returns their pictures, each with its person."""
+    pictures: dict[tuple[str, str], None] = {}
+    for generation in catalog.generations:
+        with catalog.at(generation):
+            pictures |= dict.fromkeys(bury_references(catalog, directory, person_ids, erase=erase))
+    return [*pictures]
+
+
+def bury_references(
+    catalog: Catalog, directory: int, person_ids: Sequence[str], *, erase: bool
+) -> list[tuple[str, str]]:
+    """As `_delete_references`, in the current generation."""
     rows = catalog.rows(
         f"DELETE FROM core.reference_faces WHERE generation = ? AND {_THESE_PERSONS}"
         " RETURNING image_guid, person_id::VARCHAR, face_id, seq",
@@ -311,6 +322,23 @@ def _remove_images(catalog: Catalog, guids: Sequence[str]) -> None:
     cleanup.delete_later(catalog, [object_file(guid) for guid in guids])
 
 
+def remove_unshown_images(catalog: Catalog, guids: Sequence[str]) -> None:
+    """Those of these images that no reference shows any more, in no generation."""
+    shown = "SELECT image_guid FROM core.reference_faces WHERE image_guid IS NOT NULL"
+    sql = f"SELECT DISTINCT unnest(?::VARCHAR[]) AS guid EXCEPT {shown}"
+    _remove_images(catalog, catalog.column(sql, [list(guids)]))
+
+
+def remove_unshown_posts(catalog: Catalog) -> None:
+    """The faces of posted images that are no references any more, in no generation; and the images with their last."""
+    faces = catalog.rows(
+        "SELECT face_id, media_id, ordinal FROM core.faces WHERE media_id IN (SELECT media_id FROM core.media"
+        " WHERE run_id IS NULL) AND face_id NOT IN (SELECT face_id FROM core.reference_faces)"
+    )
+    _remove_posted_faces(catalog, [(face, media) for face, media, _ in faces])
+    files.erase_labels(catalog, [media for _, media, ordinal in faces if ordinal == 0])
+
+
 def _remove_posted_faces(catalog: Catalog, faces: Sequence[tuple[int, int]]) -> None:
     """Deletes faces (face id, media id) of posted images, and the images that have no other."""
     if not faces:
@@ -331,8 +359,7 @@ def _blank_run_faces(catalog: Catalog, faces: Sequence[int]) -> None:
         return
     _remove_derived(catalog, faces)
     catalog.execute(
-        "UPDATE core.faces SET outcome = 'removed', person_id = NULL, similarity_score = NULL,"
-        f" rejection_reasons = NULL WHERE {_THESE_FACES}",
+        f"UPDATE core.faces SET outcome = 'removed', person_id = NULL WHERE {_THESE_FACES}",
         [list(faces)],
     )
 

@@ -19,7 +19,8 @@ from pipeline.store.catalog import files, runs
 from pipeline.store.catalog.connection import Catalog, OpenStore
 from pipeline.store.catalog.opening import utc_now
 from pipeline.store.catalog.references import add_embedding_shard
-from pipeline.store.commits.commit import raise_counters, write_changes, write_pictures
+from pipeline.store.commits.commit import write_changes, write_pictures
+from pipeline.store.commits.reindex import MeasuredFaces, insert_measured, write_measured
 from pipeline.store.files import shards
 from pipeline.store.records import (
     FACES_SCHEMA,
@@ -40,6 +41,7 @@ class PreparedShard:
     commit: ShardCommit
     tables: dict[str, pa.Table]
     embeddings: shards.WrittenFile | None  # None: no face of this shard has one
+    measured: MeasuredFaces | None = None  # by the other generation
 
 
 def conform(commit: ShardCommit, size: int) -> dict[str, pa.Table]:
@@ -90,7 +92,12 @@ def write_files(
         file = shards.embedding_file(store.generation, commit.run_id, commit.shard)
         metadata = shards.embedding_metadata(store.identity, store.generation)
         written = shards.write_embeddings(store.folder, file, tables["embeddings"], metadata)
-    return PreparedShard(commit, {**tables, "objects": objects}, written)
+    measured = None
+    other = store.submit(lambda catalog: catalog.other)
+    if other is not None and commit.measured is not None and commit.measured[0] == other.identity.model:
+        file = shards.embedding_file(other.number, commit.run_id, commit.shard)
+        measured = write_measured(store.folder, other, commit.measured[1], file)
+    return PreparedShard(commit, {**tables, "objects": objects}, written, measured)
 
 
 def commit_rows(catalog: Catalog, prepared: PreparedShard) -> list[Committed]:
@@ -103,6 +110,8 @@ def commit_rows(catalog: Catalog, prepared: PreparedShard) -> list[Committed]:
         _insert_media_and_faces(catalog, prepared, now)
         files.add(catalog, run.source, commit.account_id, prepared.tables["media"])
         _insert_embeddings(catalog, prepared)
+        if prepared.measured is not None:
+            insert_measured(catalog, prepared.measured, commit.run_id, commit.shard)
         committed = write_changes(catalog, commit.changes, now)
         _insert_shard(catalog, prepared, now)
         runs.note_face_changes(catalog, commit.run_id, commit.face_changes)
@@ -117,12 +126,13 @@ def _insert_media_and_faces(catalog: Catalog, prepared: PreparedShard, now: date
         [commit.run_id, commit.shard, commit.account_id, now],
     )
     catalog.execute(
-        "INSERT INTO core.faces BY NAME SELECT face_id, media_id, ordinal, person_id::UUID AS person_id, outcome,"
-        " rejection_reasons, similarity_score FROM new_faces"
+        "INSERT INTO core.faces BY NAME SELECT face_id, media_id, ordinal, person_id::UUID AS person_id, outcome"
+        " FROM new_faces"
     )
     catalog.execute(
         "INSERT INTO core.detections BY NAME SELECT ? AS generation, face_id, x1, y1, x2, y2, landmarks, confidence,"
-        " center_pose_quality, sharpness_quality, contrast_quality FROM new_faces WHERE outcome <> 'removed'",
+        " center_pose_quality, sharpness_quality, contrast_quality, similarity_score, rejection_reasons FROM new_faces"
+        " WHERE outcome <> 'removed'",
         [catalog.generation],
     )
     catalog.execute("INSERT INTO core.objects BY NAME SELECT * FROM new_objects")
@@ -146,5 +156,5 @@ def _insert_shard(catalog: Catalog, prepared: PreparedShard, now: datetime) -> N
         [commit.run_id, commit.shard, now, tables["media"].num_rows, tables["faces"].num_rows, sha256],
     )
     next_ids = {"next_media_id": tables["media"]["media_id"], "next_face_id": tables["faces"]["face_id"]}
-    raise_counters(catalog, {name: (pc.max(ids).as_py() or 0) + 1 for name, ids in next_ids.items()})
+    catalog.raise_counters({name: (pc.max(ids).as_py() or 0) + 1 for name, ids in next_ids.items()})
     cleanup.delete_later(catalog, [shards.run_shard_file(commit.run_id, shard) for shard in commit.finished_run_shards])

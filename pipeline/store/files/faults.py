@@ -41,6 +41,11 @@ TRANSACTIONS = (
     "migrate",
     "change",
     "fold",
+    "reindex_begin",
+    "reindex_shard",
+    "reindex_complete",
+    "reindex_switch",
+    "reindex_drop",
 )
 TRANSACTION_STEPS = ("begin", "commit", "committed")
 # Unlinking a file that a transaction made needless; moving one that no transaction names into quarantine.

@@ -30,6 +30,7 @@ from pipeline.store.files.durable import NO_LINK, PRIVATE_FILE, Folder, disk_err
 
 LOCK_NAME = "LOCK"
 RUN_LOCK_NAME = "LOCK.run"
+REINDEX_LOCK_NAME = "LOCK.reindex"
 TOKEN_NAME = "admin.token"
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 

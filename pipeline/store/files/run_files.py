@@ -23,7 +23,7 @@ from pipeline.errors import StoreError
 from pipeline.store.files import run_sums, shards
 from pipeline.store.files.crypto import encrypt_image
 from pipeline.store.files.durable import TEMPORARY, Folder, disk_errors
-from pipeline.store.files.lock import RUN_LOCK_NAME, StoreLock
+from pipeline.store.files.lock import REINDEX_LOCK_NAME, RUN_LOCK_NAME, StoreLock
 from pipeline.store.records import RunRow
 from pipeline.types import IntArray
 
@@ -52,6 +52,10 @@ class RunFiles(ABC):
         on until it notices.
         """
         return StoreLock.acquire(self.folder.root, command, RUN_LOCK_NAME)
+
+    def lock_reindex(self, command: str) -> StoreLock:
+        """Locks the index that is being built. Raises StoreLocked naming the process that builds it."""
+        return StoreLock.acquire(self.folder.root, command, REINDEX_LOCK_NAME)
 
     def write_manifest(
         self,

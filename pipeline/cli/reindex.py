@@ -1,0 +1,204 @@
+"""`facepipe reindex`: another model for a store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from pipeline.cli.flags import PATH, REINDEX_FLAGS, account_option, directory_option, settings_options, store_option
+from pipeline.cli.groups import CommandGroup
+from pipeline.cli.output import emit, output_options, printable
+from pipeline.cli.progress import LongWork
+from pipeline.config import OUTPUT_SECTIONS, Settings
+
+if TYPE_CHECKING:
+    from pipeline.jobs.reindex import Estimate
+    from pipeline.jobs.store import Store
+
+
+@click.group(cls=CommandGroup, invoke_without_command=True)
+@click.option("--store", type=PATH, metavar="DIR", help="The store.")
+@click.option("--yes", is_flag=True, help="Build it even if many photos are gone.")
+@settings_options(REINDEX_FLAGS)
+@output_options
+@click.pass_context
+def reindex(context: click.Context, store: Path | None, yes: bool, as_json: bool, settings: Settings) -> None:
+    """Index a store by another model, or by other settings.
+
+    Builds a second index beside the one that answers, while the store can be used, and runs and posts go on. People,
+    names, merges and corrections stay. The faces stay those that they are: each is cut out of its photo again, or out
+    of its stored picture if the photo is gone. It can be stopped at any time, and goes on when it is called again.
+
+    \b
+    Examples:
+      facepipe reindex --weights sface --store ~/people
+      facepipe reindex --set align.margin_px=16 --store ~/people
+      facepipe reindex status --store ~/people
+    """
+    if context.invoked_subcommand is not None:
+        return
+    if store is None:
+        raise click.UsageError("Missing option '--store'.", context)
+    from pipeline.jobs.reindex import reindex as build
+
+    named = (text.partition("=")[0].strip() for text in context.params["assignments"])
+    changed = [key for key in named if key.split(".")[0] in OUTPUT_SECTIONS or key == "run.mode"]
+    changed += ["run.mode"] if context.params["mode"] is not None else []
+    with LongWork() as long:
+        summary = build(store, settings, changed, long.progress, long.stop, missing_too=yes, say=_say)
+    emit(summary, _lines(summary), as_json)
+
+
+@reindex.command()
+@store_option
+@output_options
+def status(store: Path, as_json: bool) -> None:
+    """Show how far a store's second index is.
+
+    \b
+    Example:
+      facepipe reindex status --store ~/people
+    """
+    from pipeline.jobs.store import open_store
+
+    with open_store(store, command="reindex status", reading=True) as opened:
+        other = opened.other_identity()
+        summary = {} if other is None else {"weights": other.weights, **opened.generation_summary()}
+        answering = opened.identity.weights
+    lines = [*_lines(summary)] if summary else ["there is no second index"]
+    emit({"answering": answering, "other": summary or None}, [f"answers by {answering}", *lines], as_json)
+
+
+@reindex.command()
+@store_option
+@output_options
+def swap(store: Path, as_json: bool) -> None:
+    """Answer by the new index from now on.
+
+    People, names and corrections stay as they are, and no face is decided again. The former index is kept up to date
+    beside it until `reindex gc`, so that `reindex rollback` can go back to it.
+
+    \b
+    Example:
+      facepipe reindex swap --store ~/people
+    """
+    with _opened(store, "swap") as opened:
+        weights = opened.switch_generation()
+    emit({"weights": weights}, [f"answers by {weights}"], as_json)
+
+
+@reindex.command()
+@store_option
+@output_options
+def rollback(store: Path, as_json: bool) -> None:
+    """Answer by the former index again. What came in since, and what was corrected, stays.
+
+    \b
+    Example:
+      facepipe reindex rollback --store ~/people
+    """
+    with _opened(store, "rollback") as opened:
+        weights = opened.switch_generation(back=True)
+    emit({"weights": weights}, [f"answers by {weights}"], as_json)
+
+
+@reindex.command()
+@store_option
+@output_options
+def gc(store: Path, as_json: bool) -> None:
+    """Delete the former index after a swap. Then there is no way back to it.
+
+    \b
+    Example:
+      facepipe reindex gc --store ~/people
+    """
+    with _opened(store, "gc") as opened:
+        weights = opened.drop_generation(older=True)
+    emit({"weights": weights}, [f"deleted the index by {weights}"], as_json)
+
+
+@reindex.command()
+@store_option
+@output_options
+def abandon(store: Path, as_json: bool) -> None:
+    """Delete the new index before a swap, whether it is complete or not.
+
+    \b
+    Example:
+      facepipe reindex abandon --store ~/people
+    """
+    with _opened(store, "abandon") as opened:
+        weights = opened.drop_generation()
+    emit({"weights": weights}, [f"deleted the index by {weights}"], as_json)
+
+
+@reindex.command()
+@store_option
+@account_option
+@directory_option
+@click.option("--out", type=PATH, metavar="DIR", help="Also write the figures as JSON and a page with curves there.")
+@settings_options(("match.threshold",))
+@output_options
+def compare(out: Path | None, as_json: bool, **inputs: Any) -> None:
+    """Compare the new index with the one that answers, before a swap.
+
+    On the people of a directory that have a name: how many pairs of one person each model misses, at the same rate of
+    false matches. Only pairs count that something else than a model joined: names that came with the photos, merges,
+    and faces that were moved to somebody.
+
+    \b
+    Examples:
+      facepipe reindex compare --store ~/people
+      facepipe reindex compare --store ~/people --out figures
+    """
+    from pipeline.cli.evaluate import experiment
+    from pipeline.evaluation.reindexing import report_reindex
+
+    experiment(report_reindex, inputs, out, "Two indexes of a store", as_json)
+
+
+@contextmanager
+def _opened(store: Path, command: str) -> Iterator[Store]:
+    """The store, while nobody builds its index, and no run is in progress, which embeds by the models of its start."""
+    from pipeline.jobs.store import open_store
+
+    name = f"reindex {command}"
+    with open_store(store, command=name) as opened, opened.lock_reindex(name), opened.lock_runs(name):
+        yield opened
+
+
+def _say(estimate: Estimate) -> None:
+    seconds = estimate.seconds
+    time = "" if seconds is None else f", about {max(1, round(seconds / 60)):,} minutes"
+    lines = [
+        f"{estimate.faces:,} faces in {estimate.photos:,} photos by {estimate.weights}: about "
+        f"{estimate.bytes / 2**20:,.0f} MiB of {estimate.free_bytes / 2**30:,.0f} GiB free{time}"
+    ]
+    if estimate.missing:
+        lines.append(f"{estimate.missing:,} photos are gone: the pictures that are stored of their faces serve")
+    if not estimate.calibrated:
+        lines.append(f"{estimate.weights} is not calibrated: what a threshold means is not known")
+    for line in lines:
+        click.echo(printable(f"facepipe: {line}"), err=True)
+
+
+def _lines(summary: dict[str, Any]) -> Iterator[str]:
+    faces, left = summary["faces"], summary["left"]
+    state = "complete" if "stand_ins" in summary else f"{left:,} left"
+    yield f"{summary['weights']}: {faces - left:,} of {faces:,} faces, {summary['vectors']:,} with a vector; {state}"
+    pictures, without = summary.get("from_pictures", 0), summary.get("without", 0)
+    if pictures:
+        yield f"{pictures:,} faces from their stored picture, because the photo is gone or another one now"
+    if cosines := sorted(summary.get("cosines", ())):
+        lowest, median = cosines[0], cosines[len(cosines) // 2]
+        yield f"{len(cosines):,} faces have both: cosine of the two vectors {median:.4f} (median), {lowest:.4f} (least)"
+    if without:
+        yield f"{without:,} faces without a vector: neither their photo is there nor a picture that is large enough"
+    if summary.get("stand_ins"):
+        yield f"{summary['stand_ins']:,} people are known by another of their faces"
+    if summary.get("without_reference"):
+        yield f"{summary['without_reference']:,} people can't be recognised by it"

@@ -1,0 +1,292 @@
+"""A store's two indexes side by side, before a swap: which model tells its named people apart better.
+
+Pairs of one person that the model itself put together would flatter it. So the rates are of pairs that something else
+joined: names that came with the photos, merges of a user, and faces that a user gave to somebody. The other pairs of
+one person are told apart, as biased towards the model that answers. Pairs of two people have two names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from pipeline.config import Settings
+from pipeline.errors import InputError, ReindexMissing
+from pipeline.evaluation.pair_distances import ScoredPairs, all_distances, closest_impostors, reach
+from pipeline.evaluation.pairs import FMRS, FnmrAtFmr, contract_threshold, described, match_cut, rates_of
+from pipeline.evaluation.plots import line_plot
+from pipeline.evaluation.report import Report, Row, Section, Table
+from pipeline.evaluation.statistics import error_curve, squared_distances, threshold_at_fmr
+from pipeline.jobs.accounts import find_account
+from pipeline.jobs.store import Store, open_store
+from pipeline.matching.calibration import Calibration
+from pipeline.store import StoreIdentity, read_embeddings
+from pipeline.texts import nfc
+from pipeline.types import BoolArray, DoubleArray, FloatArray, IntArray, Progress
+
+MAX_FACES: Final = 20_000  # their pairs fit into memory; of more people, as many as have so many faces
+RULE_OF_30: Final = 30  # errors, below which a rate says little (Doddington et al. 2000)
+_LISTED: Final = 10
+
+_RATES = (
+    "FNMR, the false non-match rate: the share of pairs of one person that do not match, at the threshold at which the "
+    "share FMR of the pairs of two people matches. Only pairs that something else than the model joined: names from "
+    "the source, merges and moved faces."
+)
+_BIASED = "Pairs that the model put together which answers now; the pairs that it missed are not among them."
+_CHANGED = "The distance to another face of the same person, as a part of the threshold: above 1 they do not match."
+
+
+@dataclass(frozen=True)
+class ModelRates:
+    """What one of the two models makes of the pairs."""
+
+    weights: str
+    embedding_size: int
+    rates: tuple[FnmrAtFmr, ...]  # of the pairs that something else joined
+    too_few: tuple[float, ...]  # the FMRs with fewer than RULE_OF_30 false matches
+    fnmr_at_threshold: float | None  # at `threshold`; None: no such pair
+    biased_fnmr_at_threshold: float | None  # of the other pairs of one person
+    threshold: float  # T
+    fmr_at_threshold: float
+    bytes: int
+
+
+@dataclass(frozen=True)
+class ReindexComparison:
+    """The two models on the same faces."""
+
+    faces: int
+    people: int
+    left_out_faces: int  # of further people, so that the pairs fit into memory
+    genuine_pairs: int  # joined by names, merges and moved faces
+    biased_pairs: int  # the other pairs of one person
+    impostor_pairs: int
+    answering: ModelRates
+    new: ModelRates
+    threshold_of_rate: float | None  # T of the new model at the rate that the store's T has with the other one
+    build_seconds: float | None
+
+
+@dataclass(frozen=True)
+class _Faces:
+    """n faces of named people, with the vectors of both models."""
+
+    table: pa.Table
+    names: IntArray  # [n]
+    people: IntArray  # [n]
+    vectors: tuple[FloatArray, FloatArray]  # [n, d] each
+
+
+def report_reindex(
+    store: Path, settings: Settings, progress: Progress, *, account: str | None = None, directory: str = "main"
+) -> Report[ReindexComparison]:
+    """Compares the index that answers with the other one, on the people of a directory that have a name.
+
+    Raises ReindexMissing, InputError where nothing can be measured, StoreError.
+    """
+    with open_store(store, settings, command="reindex compare") as opened:
+        other = opened.other_identity()
+        if other is None:
+            raise ReindexMissing(path=store, detail="there is none")
+        opened.clean_up()  # vectors of posts are in shards then
+        identities = opened.identity, other
+        progress.start("read", None)
+        table = opened.photos("in_both_generations", find_account(opened, account).account_id, directory)
+        faces, left_out = _sample(opened, table, identities)
+        summary = opened.generation_summary()
+        threshold = opened.settled.match.threshold
+    progress.start("pairs", None)
+    trusted = _trusted(faces.table)
+    scored = [_scored(vectors, faces, trusted) for vectors in faces.vectors]
+    models = [
+        _model_rates(identity, pairs, biased, threshold, size)
+        for identity, (pairs, biased), size in zip(identities, scored, summary["bytes"], strict=True)
+    ]
+    new, rate = Calibration.from_dict(other.calibration), models[0].fmr_at_threshold
+    result = ReindexComparison(
+        faces=len(faces.names),
+        people=len(np.unique(faces.people)),
+        left_out_faces=left_out,
+        genuine_pairs=len(scored[0][0].genuine),
+        biased_pairs=len(scored[0][1]),
+        impostor_pairs=len(scored[0][0].impostor),
+        answering=models[0],
+        new=models[1],
+        threshold_of_rate=contract_threshold(threshold_at_fmr(scored[1][0].impostor, rate), new) if rate else None,
+        build_seconds=summary.get("seconds"),
+    )
+    changed = _changed(faces, [match_cut(threshold, Calibration.from_dict(each.calibration)) for each in identities])
+    figures = {**asdict(result), "weights": f"{identities[0].weights} and {other.weights}"}
+    return Report(result, figures, [*_sections(result, [pairs for pairs, _ in scored], changed)])
+
+
+def _sample(store: Store, table: pa.Table, identities: tuple[StoreIdentity, StoreIdentity]) -> tuple[_Faces, int]:
+    """The faces of whole people, chosen at random if there are too many; and how many faces are left out."""
+    _, people = np.unique(table["person_id"].to_pylist(), return_inverse=True)
+    count = len(table)
+    if count > MAX_FACES:
+        order = np.random.default_rng(0).permutation(int(people.max()) + 1)
+        held = np.cumsum(np.bincount(people)[order])
+        kept = np.isin(people, order[held <= MAX_FACES])
+        table, people = table.filter(pa.array(kept)), people[kept]
+    names = np.unique([nfc(name) for name in table["name"].to_pylist()], return_inverse=True)[1]
+    if len(np.unique(names)) < 2:
+        raise InputError(message="A comparison needs two people with different names or more, each with a face.")
+    vectors = [
+        _vectors(store, table, column, identity.embedding_size)
+        for column, identity in zip(("file", "other_file"), identities, strict=True)
+    ]
+    return _Faces(table, names.astype(np.int64), people.astype(np.int64), (vectors[0], vectors[1])), count - len(table)
+
+
+def _vectors(store: Store, table: pa.Table, column: str, size: int) -> FloatArray:
+    """[n, size] in the order of the table, whose face ids ascend."""
+    ids, files = table["face_id"].to_numpy(), np.array(table[column].to_pylist())
+    vectors = np.empty((len(ids), size), np.float32)
+    for file in np.unique(files).tolist():
+        own = np.flatnonzero(files == file)
+        found, embeddings = read_embeddings(store.folder, file, size)
+        order = np.argsort(found)
+        vectors[own] = embeddings[order[np.searchsorted(found[order], ids[own])]]
+    return vectors
+
+
+@dataclass(frozen=True)
+class _Trusted:
+    """What says that two faces of one person are of one person, beside the model."""
+
+    labels: IntArray  # [n] the name that the photo came with; -1: none
+    stated: BoolArray  # [n]
+    joined: IntArray  # [n] see `faces_to_compare`
+
+    def __call__(self, rows: IntArray) -> BoolArray:
+        """[g] of pairs of rows [g, 2]."""
+        first, second = rows.T
+        labelled = (self.labels[first] == self.labels[second]) & (self.labels[first] >= 0)
+        by_user = self.stated[first] | self.stated[second] | (self.joined[first] != self.joined[second])
+        trusted: BoolArray = labelled | by_user
+        return trusted
+
+
+def _trusted(table: pa.Table) -> _Trusted:
+    labels = [None if label is None else nfc(label) for label in table["label"].to_pylist()]
+    numbers = {label: number for number, label in enumerate(dict.fromkeys(filter(None, labels)))}
+    return _Trusted(
+        np.array([numbers.get(label or "", -1) for label in labels]),
+        table["stated"].to_numpy(),
+        table["joined"].to_numpy(),
+    )
+
+
+def _scored(vectors: FloatArray, faces: _Faces, trusted: _Trusted) -> tuple[ScoredPairs, DoubleArray]:
+    """The pairs by one model, those of one person that are trusted; and the distances of the others."""
+    genuine, impostor, rows = all_distances(vectors, faces.names)
+    same = faces.people[rows[:, 0]] == faces.people[rows[:, 1]]  # two people may have one name
+    kept = same & trusted(rows)
+    close, close_rows = closest_impostors(vectors, faces.names, reach(impostor, max(FMRS)))
+    pairs = ScoredPairs(
+        unit="people",
+        units=int(faces.names.max()) + 1,
+        genuine=genuine[kept],
+        genuine_units=faces.names[rows[kept]],
+        close=close,
+        close_units=faces.names[close_rows],
+        photos_of=np.bincount(faces.names),
+        photos=len(vectors),
+        impostor=impostor,
+        nearest_strangers=(),
+        farthest_photos=(),
+    )
+    return pairs, genuine[same & ~trusted(rows)]
+
+
+def _model_rates(
+    identity: StoreIdentity, pairs: ScoredPairs, biased: DoubleArray, threshold: float, size: int
+) -> ModelRates:
+    calibration = Calibration.from_dict(identity.calibration)
+    cut = match_cut(threshold, calibration)
+    return ModelRates(
+        weights=identity.weights,
+        embedding_size=identity.embedding_size,
+        rates=rates_of(pairs, calibration) if len(pairs.genuine) else (),
+        too_few=tuple(fmr for fmr in FMRS if fmr * len(pairs.impostor) < RULE_OF_30),
+        fnmr_at_threshold=float(np.mean(pairs.genuine >= cut)) if len(pairs.genuine) else None,
+        biased_fnmr_at_threshold=float(np.mean(biased >= cut)) if len(biased) else None,
+        threshold=threshold,
+        fmr_at_threshold=float(np.mean(pairs.impostor < cut)),
+        bytes=size,
+    )
+
+
+def _changed(faces: _Faces, cuts: Sequence[float]) -> list[tuple[str, str, float, float]]:
+    """path, name, and by each model the least distance to another face of the person as a part of the threshold: the
+    faces that changed most, those that match by one model only first."""
+    parts = []
+    for vectors, cut in zip(faces.vectors, cuts, strict=True):
+        nearest = np.full(len(vectors), np.inf)
+        for person in np.unique(faces.people):
+            own = np.flatnonzero(faces.people == person)
+            if len(own) > 1:
+                first, second = np.triu_indices(len(own), 1)
+                distances = squared_distances(vectors[own[first]], vectors[own[second]])
+                np.minimum.at(nearest, own[first], distances)
+                np.minimum.at(nearest, own[second], distances)
+        parts.append(np.sqrt(nearest / cut))
+    known = np.isfinite(parts[0])
+    crossed = (parts[0] <= 1) != (parts[1] <= 1)
+    before, after = (np.where(known, np.maximum(part, 1e-6), 1.0) for part in parts)
+    order = np.lexsort((-np.abs(np.log(after / before)), ~crossed, ~known))[: min(_LISTED, int(known.sum()))].tolist()
+    paths, names = faces.table["path"].to_pylist(), faces.table["name"].to_pylist()
+    return [(paths[k] or "(posted)", names[k], float(parts[0][k]), float(parts[1][k])) for k in order]
+
+
+def _sections(
+    r: ReindexComparison, pairs: Sequence[ScoredPairs], changed: Sequence[tuple[str, str, float, float]]
+) -> Iterator[Section]:
+    left_out = f" ({r.left_out_faces:,} faces of further people left out)" if r.left_out_faces else ""
+    rows = [
+        Row("answers", f"{r.answering.weights}, {r.answering.embedding_size} numbers, {_megabytes(r.answering)}"),
+        Row("new", f"{r.new.weights}, {r.new.embedding_size} numbers, {_megabytes(r.new)}"),
+        Row("faces", f"{r.faces:,} of {r.people:,} people with names{left_out}"),
+        Row("pairs", f"{r.genuine_pairs:,} of one person, by names, merges and moves; {r.impostor_pairs:,} of two"),
+    ]
+    yield Section("The two indexes", rows)
+    yield Section("Error rates", [*_rate_rows(r)], _RATES, _curve(r, pairs))
+    missed = {model.weights: model.biased_fnmr_at_threshold for model in (r.answering, r.new)}
+    biased = [
+        f"{name} misses {share:.2%} of {r.biased_pairs:,} others" for name, share in missed.items() if share is not None
+    ]
+    yield Section("Pairs that the model joined", [Row("biased", text, _BIASED) for text in biased])
+    head = ("photo", "person", r.answering.weights, r.new.weights)
+    cells = [(path, name, f"{before:.2f}", f"{after:.2f}") for path, name, before, after in changed]
+    yield Section("Faces that changed most", (), _CHANGED, [Table(head, cells)] if cells else [])
+
+
+def _megabytes(model: ModelRates) -> str:
+    return f"{model.bytes / 2**20:,.1f} MiB on the disk"
+
+
+def _rate_rows(r: ReindexComparison) -> Iterator[Row]:
+    for model in (r.answering, r.new):
+        for rate in model.rates:
+            few = f"; too few pairs: fewer than {RULE_OF_30} false matches" if rate.fmr in model.too_few else ""
+            yield Row("FNMR", f"{described(rate)} at FMR {rate.fmr:g}: {model.weights}{few}")
+        if model.fnmr_at_threshold is not None:
+            errors = f"FMR {model.fmr_at_threshold:.3g}, FNMR {model.fnmr_at_threshold:.2%}"
+            yield Row("at T", f"{errors} at T = {model.threshold:g}: {model.weights}")
+    if r.threshold_of_rate is not None:
+        same = f"the FMR {r.answering.fmr_at_threshold:.3g} that {r.answering.weights} has now"
+        yield Row("T", f"{r.threshold_of_rate:.4f} of {r.new.weights} has {same}")
+
+
+def _curve(r: ReindexComparison, pairs: Sequence[ScoredPairs]) -> Iterator[str]:
+    for model, scored in zip((r.answering, r.new), pairs, strict=True):
+        if len(scored.genuine):
+            fmr, fnmr = error_curve(scored.genuine, scored.impostor)
+            yield line_plot(f"DET, {model.weights}", fmr, fnmr, xlabel="FMR", xscale="log", ylabel="FNMR", yscale="log")

@@ -1,0 +1,331 @@
+"""A second generation of a store's numbers, by another model: begun, built beside the current one, completed, made the
+current one, dropped. Who, which faces and what is stated of them belong to no generation and stay as they are.
+
+A generation that is being built gets the detections and vectors of all faces, some photos in each transaction; commits
+of new photos bring theirs with them. So the tables tell which faces are left, and nothing has to be remembered of a
+build that was killed. Once no face is left, the generation gets its references and is complete: from then on each
+change keeps them (`keep_references`), whichever of the two generations is the current one.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipeline.errors import ReindexMissing, ReindexUnderWay, StoreError
+from pipeline.store import cleanup
+from pipeline.store.catalog.connection import Catalog, OpenStore, StoreAt
+from pipeline.store.catalog.opening import generation_row, read_generations, utc_now
+from pipeline.store.catalog.references import add_embedding_shard
+from pipeline.store.commits.removal import bury_references, remove_unshown_images, remove_unshown_posts
+from pipeline.store.erasure import rewrite_stale_shards
+from pipeline.store.files import shards
+from pipeline.store.files.durable import Folder
+from pipeline.store.records import MEASURED_SCHEMA, Generation, StoreIdentity
+from pipeline.types import QUALITIES
+
+_QUALITY: Final = " * ".join(f"d.{name}" for name in QUALITIES)
+# The tables with rows of generations, and those of them whose rows name files.
+_OF_GENERATION: Final = (
+    *("detections", "embeddings", "pending_embeddings", "reference_faces", "tombstones"),
+    *("embedding_shards", "segments", "generations"),
+)
+_WITH_FILES: Final = frozenset({"embedding_shards", "segments"})
+# The faces of the first $3 media above $2 of which some have no detection in the generation $1; $4: the current one.
+_LEFT: Final = f"""
+    WITH wanted AS MATERIALIZED (
+        SELECT DISTINCT media_id FROM core.faces f WHERE media_id > $2 AND outcome <> 'removed'
+            AND NOT EXISTS (SELECT 1 FROM core.detections d WHERE d.face_id = f.face_id AND d.generation = $1)
+        ORDER BY media_id LIMIT $3
+    )
+    SELECT m.media_id, m.account_id, m.path, m.sha256, m.bytes, m.width, m.height, f.face_id, f.outcome,
+        d.x1, d.y1, d.x2, d.y2, d.landmarks, d.confidence, {", ".join(f"d.{name}" for name in QUALITIES)},
+        d.rejection_reasons, r.image_guid, o.sha256 AS image_sha256
+    FROM wanted JOIN core.media m USING (media_id) JOIN core.faces f USING (media_id)
+    JOIN core.detections d ON d.face_id = f.face_id AND d.generation = $4
+    LEFT JOIN core.reference_faces r ON r.face_id = f.face_id AND r.generation = $4
+    LEFT JOIN core.objects o ON o.image_guid = r.image_guid
+    WHERE NOT EXISTS (SELECT 1 FROM core.detections t WHERE t.face_id = f.face_id AND t.generation = $1)
+    ORDER BY m.media_id, f.ordinal
+"""
+
+
+def _references(person_ids: str) -> str:
+    """References in the generation $1 for those of these persons (an SQL query) who have none there: the face that is
+    theirs in $2, with its picture, number and commit; if that has no vector, or there is none, their best face that has
+    one."""
+    return f"""
+        WITH who AS MATERIALIZED (
+            SELECT person_id FROM ({person_ids}) WHERE person_id NOT IN
+                (SELECT person_id FROM core.reference_faces WHERE generation = $1)
+        ), embedded AS MATERIALIZED (
+            SELECT f.person_id, f.face_id FROM core.faces f WHERE f.person_id IN (FROM who) AND f.face_id IN (
+                SELECT face_id FROM core.embeddings WHERE generation = $1
+                UNION ALL SELECT face_id FROM core.pending_embeddings WHERE generation = $1)
+        ), known AS MATERIALIZED (
+            SELECT * FROM core.reference_faces WHERE generation = $2 AND person_id IN (FROM who)
+        )
+        SELECT $1 AS generation, e.person_id, e.face_id, k.image_guid, k.seq, k.commit_number
+        FROM embedded e JOIN core.detections d ON d.face_id = e.face_id AND d.generation = $1
+        LEFT JOIN known k ON k.face_id = e.face_id
+        QUALIFY row_number() OVER (PARTITION BY e.person_id ORDER BY k.face_id IS NULL, {_QUALITY} DESC, e.face_id) = 1
+    """
+
+
+def begin(catalog: Catalog, identity: StoreIdentity) -> int:
+    """Begins a generation; returns its number. Raises ReindexUnderWay if there is another one already."""
+    if catalog.other is not None:
+        raise ReindexUnderWay(path=catalog.folder.root, weights=catalog.other.identity.weights)
+    cleanup.unlink_pending(catalog)  # of a generation of the same number that was dropped
+    number = _number(catalog)
+    with _changing(catalog, "reindex_begin"):
+        catalog.insert("generations", [generation_row(number, identity, utc_now(), complete=False)])
+    return number
+
+
+def left(catalog: Catalog, after: int, photos: int) -> pa.Table:
+    """The faces, by photo, that the other generation does not have: of the first `photos` media above the id `after`.
+    If there is none, all faces."""
+    return catalog.read(_LEFT, [_number(catalog), after, photos, catalog.generation])
+
+
+def count_left(catalog: Catalog) -> int:
+    """The number of these faces."""
+    sql = (
+        "SELECT count(*) FROM core.faces f WHERE outcome <> 'removed' AND NOT EXISTS"
+        " (SELECT 1 FROM core.detections d WHERE d.face_id = f.face_id AND d.generation = ?)"
+    )
+    return int(catalog.one(sql, [_number(catalog)]))
+
+
+@dataclass(frozen=True)
+class MeasuredFaces:
+    """Faces as the other generation has them, their vectors in a file."""
+
+    model: str  # `StoreIdentity.model`
+    faces: pa.Table  # MEASURED_SCHEMA
+    written: shards.WrittenFile | None  # None: none has a vector
+
+
+def write_measured(folder: Folder, other: Generation, faces: pa.Table, file: str) -> MeasuredFaces:
+    """Writes the vectors of faces (MEASURED_SCHEMA) into this embedding shard, for `insert_measured`. Raises StoreFull,
+    StoreUnwritable."""
+    faces = faces.select(MEASURED_SCHEMA.names).cast(MEASURED_SCHEMA)
+    vectors = faces.filter(pc.is_valid(faces["embedding"]))
+    written = None
+    if len(vectors):
+        embeddings = shards.vectors_of_bytes(vectors["embedding"], other.identity.embedding_size)
+        rows = shards.embedding_rows(vectors["face_id"].to_numpy(), embeddings)
+        written = shards.write_embeddings(folder, file, rows, shards.embedding_metadata(other.identity, other.number))
+    return MeasuredFaces(other.identity.model, faces, written)
+
+
+def insert_measured(
+    catalog: Catalog, measured: MeasuredFaces, run_id: str | None = None, shard: int | None = None
+) -> None:
+    """Inside a transaction: the rows of these faces, but for those that were removed meanwhile, or that the other
+    generation has by now. If it is another one by now, nothing."""
+    other = catalog.other
+    if other is None or other.identity.model != measured.model:
+        return
+    faces, written = measured.faces, measured.written
+    tables = {"measured": faces.drop_columns(["embedding"]), "embedded": faces.filter(pc.is_valid(faces["embedding"]))}
+    new = (
+        "WHERE face_id IN (SELECT face_id FROM core.faces WHERE outcome <> 'removed')"
+        " AND face_id NOT IN (SELECT face_id FROM core.detections WHERE generation = $1)"
+    )
+    with catalog.tables(**tables), catalog.at(other.number):
+        if written is not None:
+            number = add_embedding_shard(catalog, written, run_id, shard)
+            insert = f"INSERT INTO core.embeddings SELECT $1, face_id, $2 FROM embedded {new}"
+            catalog.execute(insert, [other.number, number])
+        insert = f"INSERT INTO core.detections BY NAME SELECT $1 AS generation, * FROM measured {new}"
+        catalog.execute(insert, [other.number])
+
+
+def commit_measured(store: OpenStore, faces: pa.Table, counts: Mapping[str, Any]) -> None:
+    """Commits faces (MEASURED_SCHEMA) of the generation that is being built, and adds `counts` (numbers, lists) to what
+    it counts. The vectors' file first, then one transaction. Raises ReindexMissing, StoreFull, StoreUnwritable."""
+    other = store.submit(_other)
+    file = f"embeddings/g{other.number:04d}/again-{pc.min(faces['face_id'])}-{str(uuid.uuid4())[:8]}.parquet"
+    try:
+        store.submit(_commit_measured, write_measured(store.folder, other, faces, file), counts)
+    finally:
+        store.submit(_discard_unnamed, file)
+    rewrite_stale_shards(StoreAt(store, other.number))  # without the faces that were removed meanwhile
+
+
+def _discard_unnamed(catalog: Catalog, file: str) -> None:
+    if not catalog.rows("SELECT 1 FROM core.embedding_shards WHERE file = ?", [file]):
+        with suppress(StoreError):
+            catalog.folder.unlink(file)
+
+
+def _commit_measured(catalog: Catalog, measured: MeasuredFaces, counts: Mapping[str, Any]) -> None:
+    number = _other(catalog).number
+    with catalog.transaction("reindex_shard"):
+        insert_measured(catalog, measured)
+        with catalog.at(number):
+            known = built(catalog)
+        added = json.dumps(known | {name: known.get(name, type(count)()) + count for name, count in counts.items()})
+        catalog.execute("UPDATE core.generations SET built = ? WHERE generation = ?", [added, number])
+
+
+def built(catalog: Catalog) -> dict[str, Any]:
+    """What the builds of the current generation counted."""
+    text = catalog.one("SELECT built FROM core.generations WHERE generation = ?", [catalog.generation])
+    return dict(json.loads(text)) if text else {}
+
+
+def complete(catalog: Catalog) -> bool:
+    """Gives the other generation the references that it lacks. False: it lacks faces, and nothing is done. Raises
+    ReindexMissing."""
+    other = _other(catalog)
+    if count_left(catalog):
+        return False
+    with _changing(catalog, "reindex_complete"):
+        _insert_references(catalog, other, "SELECT person_id FROM core.persons")
+        sql = "UPDATE core.generations SET completed_at = coalesce(completed_at, ?) WHERE generation = ?"
+        catalog.execute(sql, [utc_now(), other.number])
+    return True
+
+
+def keep_references(
+    catalog: Catalog, directory: int, person_ids: Iterable[str], face_ids: Sequence[int], media_ids: Sequence[int]
+) -> None:
+    """Inside the transaction of a change, after all else: the references of the other generation, if it is complete.
+    `person_ids`: whose current reference is new or gone, or who got faces; `face_ids` and `media_ids`: what may no
+    longer be of the person who is known by it there."""
+    other = catalog.other
+    if other is None or not other.complete:
+        return
+    lost = (face_ids or media_ids) and catalog.column(
+        "SELECT r.person_id::VARCHAR FROM core.reference_faces r LEFT JOIN core.faces f ON f.face_id = r.face_id"
+        " WHERE r.generation = ? AND f.person_id IS DISTINCT FROM r.person_id"
+        " AND (r.face_id IN (SELECT unnest(?::BIGINT[])) OR f.media_id IN (SELECT unnest(?::BIGINT[])))",
+        [other.number, list(face_ids), list(media_ids)],
+    )
+    if lost:
+        with catalog.at(other.number):
+            pictures = bury_references(catalog, directory, lost, erase=False)
+        remove_unshown_images(catalog, [guid for guid, _ in pictures])
+    wanted = sorted({*person_ids, *lost})
+    if wanted:
+        these = "SELECT person_id FROM core.persons WHERE person_id IN (SELECT unnest($4::UUID[]))"
+        _insert_references(catalog, other, these, wanted)
+
+
+def _insert_references(catalog: Catalog, other: Generation, person_ids: str, *values: object) -> None:
+    """Those of persons (an SQL query, with `values` from $4 on) who have none in the other generation. If it has some,
+    a number is kept only if it is new: an older one may lie within a segment that does not have the reference."""
+    kept = "coalesce(commit_number = $3, false)" if other.complete else "seq IS NOT NULL"
+    drawn = "row_number() OVER (ORDER BY person_id) - 1 + (SELECT next_person_seq FROM core.store)"
+    numbers = catalog.column(
+        f"INSERT INTO core.reference_faces BY NAME SELECT * REPLACE (if({kept}, seq, {drawn}) AS seq,"
+        f" coalesce(commit_number, $3) AS commit_number) FROM ({_references(person_ids)}) RETURNING seq",
+        [other.number, catalog.generation, catalog.commit_number, *values],
+    )
+    catalog.raise_counters({"next_person_seq": max(numbers, default=0) + 1})
+
+
+def switch(catalog: Catalog, *, back: bool = False) -> None:
+    """Makes the newer generation the current one; with `back` the older one again. Raises ReindexMissing if it lacks
+    faces, or if a run is not finished: its shards may have been extracted by one model."""
+    other, root = _other(catalog, older=back), catalog.folder.root
+    if not other.complete or count_left(catalog):
+        detail = f"that by {other.identity.weights} lacks faces: `facepipe reindex` adds them"
+        raise ReindexMissing(path=root, detail=detail)
+    for (source,) in catalog.rows("SELECT source FROM core.runs WHERE state <> 'finished' LIMIT 1"):
+        detail = f"a run of {source} is not finished: run it again first, or `facepipe abandon` it"
+        raise ReindexMissing(path=root, detail=detail)
+    with _changing(catalog, "reindex_switch"):
+        catalog.execute("UPDATE core.store SET current_generation = ?", [other.number])
+
+
+def drop(catalog: Catalog, *, older: bool = False) -> None:
+    """Deletes the newer generation, with `older` the one that was current before, and the pictures and posted faces
+    that only it showed; files are deleted later. Raises ReindexMissing."""
+    number = _other(catalog, older=older).number
+    with _changing(catalog, "reindex_drop"):
+        guids = catalog.column(
+            "SELECT image_guid FROM core.reference_faces WHERE generation = ? AND image_guid IS NOT NULL", [number]
+        )
+        for table in _OF_GENERATION:
+            if table in _WITH_FILES:
+                files = catalog.column(f"SELECT file FROM core.{table} WHERE generation = ?", [number])
+                cleanup.delete_later(catalog, files)
+            catalog.execute(f"DELETE FROM core.{table} WHERE generation = ?", [number])
+        remove_unshown_images(catalog, guids)
+        remove_unshown_posts(catalog)
+
+
+@contextmanager
+def _changing(catalog: Catalog, name: str) -> Iterator[None]:
+    """A transaction that changes which generations there are. What is known of them is read again whatever happens: an
+    error may come after the commit."""
+    try:
+        with catalog.transaction(name):
+            yield
+    finally:
+        read_generations(catalog)
+
+
+def _number(catalog: Catalog) -> int:
+    """Of the other generation; of the next one if there is none."""
+    if catalog.other is not None:
+        return catalog.other.number
+    corrected = catalog.one("SELECT coalesce(max(generation), 0) FROM core.corrections")  # whose scores these have
+    return max(catalog.generation, int(corrected)) + 1
+
+
+def _other(catalog: Catalog, *, older: bool | None = None) -> Generation:
+    """The other generation, where it matters an `older` or a newer one than the current. Raises ReindexMissing."""
+    other, root = catalog.other, catalog.folder.root
+    if other is None:
+        raise ReindexMissing(path=root, detail="there is none")
+    if older is not None and older != (other.number < catalog.generation):
+        when, use = ("after", "swap` and `reindex abandon") if older else ("before", "rollback` and `reindex gc")
+        detail = f"it comes {when} the one in use; `reindex {use}` are for it"
+        raise ReindexMissing(path=root, detail=detail)
+    return other
+
+
+def summary(catalog: Catalog) -> dict[str, Any]:
+    """Numbers of the other generation: faces, those with a vector, references that stand in for another face, persons
+    without a reference that the current generation has, bytes of both, and what its builds counted. Raises
+    ReindexMissing."""
+    other = _other(catalog)
+    ((faces, vectors, stand_ins, lost),) = catalog.rows(
+        """
+        SELECT (SELECT count(*) FROM core.faces WHERE outcome <> 'removed'),
+            (SELECT count(*) FROM core.embeddings WHERE generation = $1)
+                + (SELECT count(*) FROM core.pending_embeddings WHERE generation = $1),
+            (SELECT count(*) FROM core.reference_faces a JOIN core.reference_faces b USING (person_id)
+                WHERE a.generation = $1 AND b.generation = $2 AND a.face_id <> b.face_id),
+            (SELECT count(*) FROM core.reference_faces WHERE generation = $2 AND person_id NOT IN
+                (SELECT person_id FROM core.reference_faces WHERE generation = $1))
+        """,
+        [other.number, catalog.generation],
+    )
+    with catalog.at(other.number):
+        counts = built(catalog)
+    sizes = [_disk_bytes(catalog, number) for number in (catalog.generation, other.number)]
+    counted = {"faces": faces, "vectors": vectors, "left": count_left(catalog), "bytes": sizes}
+    if other.complete:
+        counted |= {"stand_ins": stand_ins, "without_reference": lost}
+    return counted | counts
+
+
+def _disk_bytes(catalog: Catalog, generation: int) -> int:
+    """Of the files of a generation."""
+    files = catalog.column("SELECT file FROM core.segments WHERE generation = ?", [generation])
+    sql = "SELECT coalesce(sum(bytes), 0)::BIGINT FROM core.embedding_shards WHERE generation = ?"
+    paths = map(catalog.folder.path, files)
+    return int(catalog.one(sql, [generation])) + sum(path.stat().st_size for path in paths if path.exists())
