@@ -27,7 +27,7 @@ from pipeline.extraction.images.decode import Decoder
 from pipeline.extraction.images.device_jpeg import decodes_on_device
 from pipeline.extraction.images.files import read_with_state
 from pipeline.extraction.images.pixel_hash import PixelHash
-from pipeline.extraction.rows import CROP, EXTRACT, IMAGE_COLUMNS, PLACES, shard_schema
+from pipeline.extraction.rows import CROP, EXTRACT, IMAGE_COLUMNS, PLACES, PLACES_SCHEMA, shard_schema
 from pipeline.extraction.stored_picture import HeldPictures, encode_reference_image
 from pipeline.runtime.buckets import is_address
 from pipeline.runtime.device import batch_threads, batch_workers
@@ -41,7 +41,6 @@ _BATCHES_PER_WORKER = 4
 # unless they would be smaller than this: from here on a core takes equally long per image.
 _SMALL_BATCH = 8
 _READS_AHEAD = 4  # rows of which objects are read ahead, for each that is read at once
-_PLACES = pa.schema([*PLACES.type.value_type])
 _AHEAD_BYTES = 2**27  # of objects that are read ahead, and again of those that are read and not decoded
 
 
@@ -124,7 +123,7 @@ class LocalEngine:
                 file, last = os.fsdecode(row["file"]), position == len(rows) - 1
                 item = _Item(number, last, file, state, _fields(row), batch_images, extract=row["action"] == EXTRACT)
                 if known := row.get(PLACES.name):
-                    item.known = pa.Table.from_pylist(known, _PLACES)
+                    item.known = pa.Table.from_pylist(known, PLACES_SCHEMA)
                 if item.extract and is_address(file):
                     item.far_bytes = row["bytes"] or 1
                 yield item

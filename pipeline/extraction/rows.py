@@ -77,6 +77,7 @@ def face_schema(embedding_size: int) -> pa.Schema:
 
 # A manifest of photos whose faces are known: of each photo the PLACE_COLUMNS of those to measure and embed again.
 PLACES = pa.field("faces", pa.list_(pa.struct([field for field in face_schema(0) if field.name in PLACE_COLUMNS])))
+PLACES_SCHEMA = pa.schema([*PLACES.type.value_type])
 KNOWN_FACES_SCHEMA = MANIFEST_SCHEMA.append(PLACES)
 
 

@@ -44,8 +44,8 @@ from pipeline.extraction.images.pixel_hash import PixelHash
 from pipeline.extraction.rows import (
     EXTRACT,
     KNOWN_FACES_SCHEMA,
-    PLACE_COLUMNS,
     PLACES,
+    PLACES_SCHEMA,
     SKIP,
     ExtractedFace,
     faces_of_table,
@@ -65,7 +65,6 @@ CHANGEABLE: Final = ("align.margin_px", "align.resampling", "embed.centre", "run
 LEAST_SHARE: Final = 0.8  # of the network's input side: the box in a stored picture that is embedded
 COMPARED: Final = 500  # faces whose stored picture is embedded beside their photo
 _TRIED: Final = 16  # photos, for the estimate
-_PLACES: Final = pa.schema([*PLACES.type.value_type])
 _PAGE: Final = 8192  # photos of which the faces are asked for at once
 _FACE_BYTES: Final = 200  # of a face's rows in the catalog, beside the vector
 _Face: TypeAlias = dict[str, Any]  # a row of `unmeasured_faces`
@@ -326,7 +325,7 @@ def _is_file(photo: Sequence[_Face]) -> bool:
 
 
 def _places(faces: Sequence[_Face]) -> pa.Table:
-    return pa.Table.from_pylist([{name: face[name] for name in PLACE_COLUMNS} for face in faces], _PLACES)
+    return pa.Table.from_pylist(list(faces), PLACES_SCHEMA)
 
 
 def _manifest(photos: Sequence[Sequence[_Face]]) -> pa.Table:
@@ -335,8 +334,7 @@ def _manifest(photos: Sequence[Sequence[_Face]]) -> pa.Table:
     rows = []
     for row, faces in enumerate(photos):
         path = faces[0]["path"]
-        places = [{name: face[name] for name in PLACE_COLUMNS} for face in faces]
-        known = {"sha256": faces[0]["sha256"], "bytes": faces[0]["bytes"], PLACES.name: places}
+        known = {"sha256": faces[0]["sha256"], "bytes": faces[0]["bytes"], PLACES.name: _places(faces).to_pylist()}
         action = {"action": SKIP, "status": ImageMissing.status} if path is None else {"action": EXTRACT, **known}
         rows.append({**plain, "row": row, "path": path or "", "file": os.fsencode(path or ""), **action})
     return pa.Table.from_pylist(rows, KNOWN_FACES_SCHEMA)
