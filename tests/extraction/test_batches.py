@@ -1,16 +1,14 @@
-"""Batches in several threads: results in order, bounded work in progress, and the device's memory."""
+"""Batches in several threads: results in order, and bounded work in progress."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 
 import pytest
 import torch
 
-from pipeline.extraction.batches import BatchWorkers, DeviceMemory
+from pipeline.extraction.batches import BatchWorkers
 from pipeline.runtime.threads import own_threads, threads_here
 
 
@@ -108,78 +106,3 @@ def test_each_worker_computes_on_its_own_threads(workers: int, threads: int) -> 
         assert (seen, later, torch.get_num_threads()) == ({threads}, [3], 3)
     finally:
         own_threads(before)
-
-
-def test_several_threads_share_the_memory() -> None:
-    memory, everybody = DeviceMemory(), threading.Barrier(3)
-
-    def visit(_: int) -> None:
-        with memory.shared():
-            everybody.wait(30)
-
-    with ThreadPoolExecutor(3) as pool:
-        assert len(list(pool.map(visit, range(3)))) == 3
-
-
-def test_alone_waits_for_all_and_holds_newcomers_back() -> None:
-    memory = DeviceMemory()
-    order: list[str] = []
-    leave = threading.Event()
-    waits = threading.Event()
-
-    def first() -> None:
-        with memory.shared():
-            assert leave.wait(30)
-            order.append("first left")
-
-    def alone() -> None:
-        waits.set()
-        with memory.alone():
-            order.append("alone")
-
-    def newcomer() -> None:
-        with memory.shared():
-            order.append("newcomer")
-
-    threads = [threading.Thread(target=work) for work in (first, alone, newcomer)]
-    threads[0].start()
-    while not memory._users:
-        pass
-    threads[1].start()
-    assert waits.wait(30)
-    while not memory._door.locked():
-        pass
-    threads[2].start()
-    threads[2].join(0.2)
-    assert order == []
-    leave.set()
-    for thread in threads:
-        thread.join(30)
-    assert order == ["first left", "alone", "newcomer"]
-
-
-def test_threads_are_alone_one_after_the_other() -> None:
-    memory, inside, most = DeviceMemory(), 0, 0
-    lock = threading.Lock()
-
-    def work(_: int) -> None:
-        nonlocal inside, most
-        with memory.alone():
-            with lock:
-                inside += 1
-                most = max(most, inside)
-            with lock:
-                inside -= 1
-
-    with ThreadPoolExecutor(4) as pool:
-        list(pool.map(work, range(200)))
-    assert most == 1
-
-
-def test_a_thread_that_fails_leaves_the_memory() -> None:
-    memory = DeviceMemory()
-    for enter in (memory.alone, memory.shared, memory.alone):
-        with suppress(ValueError), enter():
-            raise ValueError
-    with memory.alone():
-        pass
