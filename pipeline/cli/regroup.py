@@ -61,12 +61,12 @@ def regroup(
         decoded = _decoded(people) if decode else False
         answer = people.regroup(decode=decoded, dry_run=dry_run or not yes)
     if not (dry_run or yes) and answer.regrouping is not None and _changes(answer.regrouping):
-        for line in _lines(answer):
+        for line in regroup_lines(answer):
             click.echo(printable(line), err=True)
         click.confirm("Do this?", abort=True, err=True)  # others can use the store meanwhile
         with opened() as people:
             answer = people.regroup(decode=decoded)
-    emit(asdict(answer), _lines(answer), as_json)
+    emit(asdict(answer), regroup_lines(answer), as_json)
 
 
 def _decoded(people: People) -> pa.Table:
@@ -78,7 +78,8 @@ def _changes(found: Regrouping) -> bool:
     return bool(found.moves or found.joins or found.parted)
 
 
-def _lines(answer: CorrectionAnswer) -> Iterator[str]:
+def regroup_lines(answer: CorrectionAnswer) -> Iterator[str]:
+    """What a regroup changes."""
     found = answer.regrouping
     assert found is not None
     yield f"{found.faces} faces at T = {found.threshold:g}: " + (

@@ -4,16 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
+from click.core import ParameterSource
 
-from pipeline.cli.flags import PATH, REINDEX_FLAGS, account_option, directory_option, settings_options, store_option
+from pipeline.cli.flags import (
+    PATH,
+    REGROUP_FLAGS,
+    REINDEX_FLAGS,
+    account_option,
+    directory_option,
+    settings_options,
+    store_option,
+)
 from pipeline.cli.groups import CommandGroup
 from pipeline.cli.output import emit, output_options, printable
 from pipeline.cli.progress import LongWork
+from pipeline.cli.regroup import regroup_lines
 from pipeline.config import OUTPUT_SECTIONS, Settings
+from pipeline.errors import UsageError
+
+# Parameters of `swap` that are for its regroup.
+_OF_REGROUP: Final = ("dry_run", "account", "directory", "threshold", "min_cpq", "min_fsq", "min_fcq")
 
 if TYPE_CHECKING:
     from pipeline.jobs.reindex import Estimate
@@ -75,20 +90,41 @@ def status(store: Path, as_json: bool) -> None:
 
 @reindex.command()
 @store_option
+@account_option
+@directory_option
+@click.option("--regroup", is_flag=True, help="Decide a directory's faces again by the new index, as `regroup` does.")
+@click.option("--dry-run", is_flag=True, help="With --regroup: only show what that would change.")
+@settings_options(REGROUP_FLAGS)
 @output_options
-def swap(store: Path, as_json: bool) -> None:
+def swap(
+    store: Path, account: str | None, directory: str, regroup: bool, dry_run: bool, as_json: bool, settings: Settings
+) -> None:
     """Answer by the new index from now on.
 
-    People, names and corrections stay as they are, and no face is decided again. The former index is kept up to date
-    beside it until `reindex gc`, so that `reindex rollback` can go back to it.
+    People, names and corrections stay as they are. No face is decided again unless you say --regroup; `people undo`
+    takes that back. The former index is kept up to date until `reindex gc`, so that `reindex rollback` can go back to
+    it.
 
     \b
-    Example:
+    Examples:
+      facepipe reindex swap --store ~/people --regroup --dry-run
       facepipe reindex swap --store ~/people
     """
-    with _opened(store, "swap") as opened:
-        weights = opened.switch_generation()
-    emit({"weights": weights}, [f"answers by {weights}"], as_json)
+    context = click.get_current_context()
+    given = [name for name in _OF_REGROUP if context.get_parameter_source(name) is ParameterSource.COMMANDLINE]
+    if given and not regroup:
+        options = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+        raise UsageError(message=f"{options}: of a regroup; give --regroup as well.")
+    from pipeline.jobs.people import People
+
+    with _opened(store, "swap", settings) as opened:
+        if regroup:
+            opened.unlock()
+            done = People(opened, account, directory).swap_and_regroup(dry_run=dry_run)
+        else:
+            done = opened.switch_generation()
+    lines = [] if done.regrouped is None else regroup_lines(done.regrouped)
+    emit(asdict(done), [f"{'would answer' if dry_run else 'answers'} by {done.weights}", *lines], as_json)
 
 
 @reindex.command()
@@ -102,7 +138,7 @@ def rollback(store: Path, as_json: bool) -> None:
       facepipe reindex rollback --store ~/people
     """
     with _opened(store, "rollback") as opened:
-        weights = opened.switch_generation(back=True)
+        weights = opened.switch_generation(back=True).weights
     emit({"weights": weights}, [f"answers by {weights}"], as_json)
 
 
@@ -162,12 +198,12 @@ def compare(out: Path | None, as_json: bool, **inputs: Any) -> None:
 
 
 @contextmanager
-def _opened(store: Path, command: str) -> Iterator[Store]:
+def _opened(store: Path, command: str, settings: Settings | None = None) -> Iterator[Store]:
     """The store, while nobody builds its index, and no run is in progress, which embeds by the models of its start."""
     from pipeline.jobs.store import open_store
 
     name = f"reindex {command}"
-    with open_store(store, command=name) as opened, opened.lock_reindex(name), opened.lock_runs(name):
+    with open_store(store, settings, command=name) as opened, opened.lock_reindex(name), opened.lock_runs(name):
         yield opened
 
 
@@ -190,7 +226,10 @@ def _lines(summary: dict[str, Any]) -> Iterator[str]:
     faces, left = summary["faces"], summary["left"]
     state = "complete" if "stand_ins" in summary else f"{left:,} left"
     yield f"{summary['weights']}: {faces - left:,} of {faces:,} faces, {summary['vectors']:,} with a vector; {state}"
-    pictures, without = summary.get("from_pictures", 0), summary.get("without", 0)
+    photos, pictures, without = (summary.get(name, 0) for name in ("from_photos", "from_pictures", "without"))
+    if measured := photos + pictures + without:
+        seconds = summary["seconds"]
+        yield f"built in {seconds / 60:,.1f} minutes: {1000 * seconds / measured:,.0f} ms for each face"
     if pictures:
         yield f"{pictures:,} faces from their stored picture, because the photo is gone or another one now"
     if cosines := sorted(summary.get("cosines", ())):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from itertools import repeat
 from typing import TypeAlias
 
 import numpy as np
@@ -21,8 +20,8 @@ from pipeline.extraction.rows import MODEL, OTHER, face_schema, fixed_lists
 from pipeline.models.registry import FIVE_POINT
 from pipeline.runtime.arrays import floats, like, module_of, on_host
 from pipeline.runtime.device import FittingBatches
-from pipeline.runtime.stage_times import CROP, EMBED, IMAGES, QUALITY, StageTimes
-from pipeline.types import Array, DecodedImage, Detections, DeviceImage, FloatArray, boxes_of
+from pipeline.runtime.stage_times import CROP, EMBED, IMAGES, QUALITY, SECOND_MODEL, StageTimes
+from pipeline.types import Array, DecodedImage, Detections, DeviceImage, FaceCrops, FloatArray, boxes_of
 
 BOX_CROP_PX = 160  # side of box crops: the input of the embedders that take them, and of the quality measures
 
@@ -77,7 +76,7 @@ class BatchExtractor:
         Halves batches that the device has no memory for; raises DeviceOutOfMemory when a single image is too much.
         """
         stage_times = StageTimes() if times is None else times
-        photos = [*zip(images, repeat(None) if known is None else known, strict=False)]
+        photos = [*zip(images, [None] * len(images) if known is None else known, strict=True)]
         return self._fitting(lambda part: self._extract(part, stage_times), photos)
 
     def _extract(self, photos: Sequence[_Photo], times: StageTimes) -> list[pa.Table]:
@@ -94,8 +93,17 @@ class BatchExtractor:
     def _extract_batch(self, batch: ImageBatch, detections: Detections, times: StageTimes) -> list[pa.Table]:
         """Waits for the device in the end."""
         first, other = self._models
-        quality, embeddings = _measure(batch, detections, first, times)
-        more = [] if other is None else [*_measure(batch, detections, other, times)]
+        boxed, quality = _assess(batch, detections, first.align, times)
+        embeddings = _embed(batch, detections, boxed, first.embedder, times)
+        more: list[Array] = []
+        if other is not None:
+            with times.on_device(SECOND_MODEL):
+                parts = StageTimes()  # not reported separately
+                if other.align != first.align:
+                    boxed, quality_again = _assess(batch, detections, other.align, parts)
+                else:
+                    quality_again = quality
+                more = [quality_again, _embed(batch, detections, boxed, other.embedder, parts)]
         xp = module_of(embeddings)
         limit = floats(xp.flip(batch.sizes[detections.image_index], (1,)))
         columns = [
@@ -115,17 +123,25 @@ class BatchExtractor:
         return [table.slice(start, end - start) for start, end in zip([0, *ends][:-1], ends, strict=True)]
 
 
-def _measure(batch: ImageBatch, detections: Detections, model: FaceModel, times: StageTimes) -> tuple[Array, Array]:
-    """The qualities [n, 3] and the embeddings [n, d] of faces."""
-    embedder = model.embedder
+def _assess(
+    batch: ImageBatch, detections: Detections, align: AlignSettings, times: StageTimes
+) -> tuple[FaceCrops, Array]:
+    """The box crops of n faces, and their qualities [n, 3]: of these crops whatever the embedder takes, so that the
+    gate means the same for all."""
     with times.on_device(CROP):
-        boxed = cut_crops(batch, detections, model.align, BOX_CROP_PX)
-        five_point = embedder.alignment == FIVE_POINT
-        crops = warp_crops(batch, detections, embedder.input_size) if five_point else boxed.pixels
-    with times.on_device(QUALITY):  # of the box crops, whatever the embedder takes: the gate means the same for all
-        quality = assess_quality(boxed, detections)
+        boxed = cut_crops(batch, detections, align, BOX_CROP_PX)
+    with times.on_device(QUALITY):
+        return boxed, assess_quality(boxed, detections)
+
+
+def _embed(batch: ImageBatch, detections: Detections, boxed: FaceCrops, embedder: Embedder, times: StageTimes) -> Array:
+    """The embeddings [n, d] of n faces."""
+    crops = boxed.pixels
+    if embedder.alignment == FIVE_POINT:
+        with times.on_device(CROP):
+            crops = warp_crops(batch, detections, embedder.input_size)
     with times.on_device(EMBED):
-        return quality, embedder(crops)
+        return embedder(crops)
 
 
 def _table(numbers: FloatArray, first: FaceModel, other: FaceModel | None) -> pa.Table:

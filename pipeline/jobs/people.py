@@ -20,9 +20,16 @@ from typing import Any, Final
 import pyarrow as pa
 
 from pipeline.config import MatchSettings, Settings
-from pipeline.errors import ManifestInvalid, PersonAmbiguous, PersonNotFound, RequestError, UsageError
+from pipeline.errors import (
+    ManifestInvalid,
+    PersonAmbiguous,
+    PersonNotFound,
+    ReindexMissing,
+    RequestError,
+    UsageError,
+)
 from pipeline.jobs.accounts import find_account
-from pipeline.jobs.store import Store, part_of_command
+from pipeline.jobs.store import Store, Switched, part_of_command
 from pipeline.jobs.store_identity import settings_of_store, settle_threshold
 from pipeline.store import USER, CorrectionAnswer, CorrectionRequest, PersonChange, people
 from pipeline.texts import TEXT_RULE, is_text, nfc
@@ -238,6 +245,15 @@ class People:
         if decoded is not None and not dry_run:
             self._store.clean_up()
         return answer
+
+    def swap_and_regroup(self, *, dry_run: bool = False) -> Switched:
+        """Answers by the store's newer index from now on, and decides all faces again by it, in one transaction; see
+        `regroup`. A dry run only says what that would change. Raises ReindexMissing."""
+        other = self._store.other_identity()
+        if other is None:
+            raise ReindexMissing(path=self._store.path, detail="there is none")
+        settings = settle_threshold(self._store.settings, other)
+        return self._store.switch_generation(self._request("regroup", gate=settings.match, dry_run=dry_run))
 
     def decode_rejected(
         self, gate: MatchSettings | None = None, progress: Progress | None = None, stop: Event | None = None

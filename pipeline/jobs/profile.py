@@ -30,6 +30,7 @@ from pipeline.runtime.stage_times import (
     READ,
     RNET,
     SCAN,
+    SECOND_MODEL,
     WRITE,
     StageTimes,
 )
@@ -47,7 +48,7 @@ PARTS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
         "decoding": (JPEGS,),
         "detection": (IMAGES, PNET, RNET, ONET),
         "crops and quality": (CROP, QUALITY, ENCODE),
-        "embedding": (EMBED,),
+        "embedding": (EMBED, SECOND_MODEL),
     },
     "store": {"writing": (WRITE,), "deciding": (DECIDE,)},
 }
@@ -92,7 +93,7 @@ class RunProfile:
         shares = sorted(((name, share) for name, share in self.wall_shares.items() if share), key=lambda item: -item[1])
         yield f"wall        the {self.wall}: {', '.join(f'{name} {share:.0%}' for name, share in shares)} of the work"
         for name, stage in self.stages.items():
-            yield f"            {name:<8}{stage.seconds:>10.2f} s {stage.share:>5.0%}{stage.calls:>10,} calls"
+            yield f"            {name:<12}{stage.seconds:>10.2f} s {stage.share:>5.0%}{stage.calls:>10,} calls"
         device = "" if self.device_busy_share is None else f", device {self.device_busy_share:.0%}"
         yield f"busy        CPU {self.cpu_busy_share:.0%}{device}"
         images, batches = self.images_waiting, self.batches_waiting

@@ -12,20 +12,19 @@ import os
 import shutil
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
 from threading import Event
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-import numpy as np
 import pyarrow as pa
 
-from pipeline.config import AUTO, OUTPUT_SECTIONS, EmbedSettings, Settings
+from pipeline.config import AUTO, OUTPUT_SECTIONS, RAY, EmbedSettings, Settings
 from pipeline.errors import (
     ImageMissing,
     ImageRejected,
@@ -45,29 +44,32 @@ from pipeline.extraction.rows import (
     EXTRACT,
     KNOWN_FACES_SCHEMA,
     PLACES,
-    PLACES_SCHEMA,
     SKIP,
     ExtractedFace,
+    ExtractedRow,
     faces_of_table,
     read_rows,
 )
-from pipeline.extraction.stored_picture import origins_of_cuts, photo_again
+from pipeline.extraction.stored_picture import photo_again
+from pipeline.jobs.cluster.connection import require_ray, settle_environment
+from pipeline.jobs.cluster.left_shards import shard_metadata
 from pipeline.jobs.models import load_extractor
+from pipeline.jobs.reindex_pictures import Face, StoredPictures, places
 from pipeline.jobs.shard_progress import ShardProgress, loading_models
 from pipeline.jobs.store import Store, open_store
 from pipeline.jobs.store_identity import make_identity, settings_of_generation
 from pipeline.matching.calibration import Calibration
 from pipeline.runtime.buckets import is_address
-from pipeline.store import MEASURED_SCHEMA, StoreIdentity, open_image, read_object, vector_bytes
+from pipeline.store import MEASURED_SCHEMA, ShardFolder, StoreIdentity, remove_builds, vector_bytes
 from pipeline.types import OK, QUALITIES, Progress
 
+if TYPE_CHECKING:
+    from pipeline.jobs.cluster.engine import RayEngine
+
 CHANGEABLE: Final = ("align.margin_px", "align.resampling", "embed.centre", "run.mode")  # beside the weights
-LEAST_SHARE: Final = 0.8  # of the network's input side: the box in a stored picture that is embedded
-COMPARED: Final = 500  # faces whose stored picture is embedded beside their photo
 _TRIED: Final = 16  # photos, for the estimate
 _PAGE: Final = 8192  # photos of which the faces are asked for at once
 _FACE_BYTES: Final = 200  # of a face's rows in the catalog, beside the vector
-_Face: TypeAlias = dict[str, Any]  # a row of `unmeasured_faces`
 _Row: TypeAlias = dict[str, Any]  # of MEASURED_SCHEMA
 
 
@@ -104,6 +106,8 @@ def reindex(
     """
     values = {key: getattr(getattr(settings, key.split(".")[0]), key.split(".")[1]) for key in changed}
     weights = None if settings.model.weights == AUTO else settings.model.weights
+    if settings.run.engine == RAY:
+        require_ray()
     with open_store(path, _without_output_settings(settings), command="reindex") as store:
         store.unlock()
         with store.lock_reindex("reindex"):
@@ -165,16 +169,15 @@ class Reindex:
         self._shown = ShardProgress(progress, stop)
         self._settings = settings_of_generation(store.settings, identity)
         self._decoder = Decoder(self._settings.decode)
-        self._keys: dict[int, bytes | None] = {}  # of accounts
+        self._pictures = StoredPictures(store, self._decoder)
         self._since = time.monotonic()  # the last commit
         self._photos = self._missing = self._missing_allowed = 0  # of the photos that are read; set by `estimate`
-        self._compared = 0  # faces whose stored picture was embedded as well
 
     def estimate(self, *, missing_too: bool = False) -> Estimate:
         """What the build needs, or the rest of it; some photos are tried for it. `missing_too`: however many photos are
         gone. Raises PhotosMissing, StoreFull, ModelError, DeviceError."""
         photos = faces = missing = 0
-        tried: list[list[_Face]] = []
+        tried: list[list[Face]] = []
         self._shown.start("look for photos", self._store.count_unmeasured())
         for page in self._pages():
             there = [Path(photo[0]["path"]).exists() for photo in page if _is_file(photo)]
@@ -196,7 +199,7 @@ class Reindex:
     def _limit(self, photos: int) -> int:
         return math.floor(self._settings.run.missing_limit * photos)
 
-    def _seconds(self, tried: Sequence[Sequence[_Face]], faces: int) -> float | None:
+    def _seconds(self, tried: Sequence[Sequence[Face]], faces: int) -> float | None:
         """Of the whole build, by these photos."""
         extractor, begun = self._load(), time.monotonic()
         done = [face for photo in tried for face, _ in self._measured(extractor, photo)]
@@ -218,58 +221,76 @@ class Reindex:
 
     def _pass(self) -> None:
         """Measures the faces that are left now."""
-        identity, settings = self.identity, self._settings
-        engine = LocalEngine(
-            settings, identity.embedding_size, self._decoder, PixelHash(identity.pixel_key), self._load
-        )
-        shards: dict[int, list[list[_Face]]] = {}
+        shards: dict[int, tuple[list[list[Face]], pa.Table]] = {}
 
         def manifests() -> Iterator[tuple[int, pa.Table]]:
             for number, photos in enumerate(self._shards()):
-                shards[number] = photos
-                yield number, _manifest(photos)
+                shards[number] = photos, _manifest(photos)
+                yield number, shards[number][1]
 
-        with closing(engine.run_shards(manifests(), lambda _: None)) as results:
+        with ExitStack() as stack:
+            engine = self._ray_engine(stack) if self._settings.run.engine == RAY else self._local_engine()
+            results = stack.enter_context(closing(engine.run_shards(manifests(), lambda _: None)))
             for number, table in results:
-                self._commit(shards.pop(number), table)
+                photos, manifest = shards.pop(number)
+                self._commit(photos, read_rows(manifest, table))
                 if self._stop.is_set():
                     raise Interrupted(detail="what is done is in the store")
 
-    def _pages(self) -> Iterator[list[list[_Face]]]:
+    def _local_engine(self) -> LocalEngine:
+        size, pixel_hash = self.identity.embedding_size, PixelHash(self.identity.pixel_key)
+        return LocalEngine(self._settings, size, self._decoder, pixel_hash, self._load)
+
+    def _ray_engine(self, stack: ExitStack) -> RayEngine:
+        """The end of `stack` removes what workers left."""
+        settle_environment(self._settings.ray)
+        from pipeline.jobs.cluster.engine import RayEngine  # late: it loads Ray
+        from pipeline.jobs.cluster.worker import Order
+
+        identity, store = self.identity, self._store
+        runs = store.folder.path("runs")
+        remove_builds(runs)
+        folder = ShardFolder.of_build(self._settings.run.shard_folder or str(runs), identity.output_hash)
+        stack.callback(folder.clear)
+        metadata = {**shard_metadata(identity), "run_id": folder.address.split("/")[-2]}
+        starting = partial(self._shown.meanwhile, "starting the workers")
+        return RayEngine(Order(self._settings, identity, None, store.path, folder, metadata), starting)
+
+    def _pages(self) -> Iterator[list[list[Face]]]:
         """The photos that have faces to be measured, as their faces, in order."""
         after = 0
         while len(table := self._store.unmeasured_faces(after, _PAGE)):
             yield [[*faces] for _, faces in groupby(table.to_pylist(), key=itemgetter("media_id"))]
             after = table["media_id"][-1].as_py()
 
-    def _shards(self) -> Iterator[list[list[_Face]]]:
+    def _shards(self) -> Iterator[list[list[Face]]]:
         size = self._settings.run.shard_rows
         for page in self._pages():
             for start in range(0, len(page), size):
                 yield page[start : start + size]
 
-    def _commit(self, photos: Sequence[Sequence[_Face]], extracted: pa.Table) -> None:
+    def _commit(self, photos: Sequence[Sequence[Face]], extracted: Iterable[ExtractedRow]) -> None:
         """Commits the faces of a shard: from their photos, else from their stored pictures, else without a vector."""
         extractor = self._load()
         rows, counts, cosines = list[_Row](), Counter[str](), list[float]()
-        for photo, row in zip(photos, read_rows(_manifest(photos), extracted), strict=True):
+        for photo, row in zip(photos, extracted, strict=True):
             self._missing += row.status in (ImageMissing.status, ImageUnreadable.status) and _is_file(photo)
             if self._missing > self._missing_allowed:  # the disk may have gone
                 raise PhotosMissing(missing=self._missing, photos=self._photos)
             if row.status == OK:
                 counts["from_photos"] += len(photo)
                 rows += [_row(face, found) for face, found in zip(photo, row.faces, strict=True)]
-                cosines += self._cosines(extractor, photo, row.faces)
+                cosines += self._pictures.cosines(extractor, photo, row.faces)
                 continue
             for face in photo:
-                found = self._from_picture(extractor, face)
+                found = self._pictures.measured(extractor, face)
                 counts["from_pictures" if found else "without"] += 1
                 rows.append(_row(face, found))
         table, (since, self._since) = pa.Table.from_pylist(rows, MEASURED_SCHEMA), (self._since, time.monotonic())
         self._store.commit_measured(table, {**counts, "cosines": cosines, "seconds": self._since - since})
         self._shown.advance(len(rows))
 
-    def _measured(self, extractor: BatchExtractor, photo: Sequence[_Face]) -> list[tuple[_Face, ExtractedFace]]:
+    def _measured(self, extractor: BatchExtractor, photo: Sequence[Face]) -> list[tuple[Face, ExtractedFace]]:
         """The faces of a photo that can be read, measured from it."""
         try:
             image = photo_again(photo[0]["path"], photo[0]["sha256"], self._decoder) if _is_file(photo) else None
@@ -277,40 +298,8 @@ class Reindex:
             image = None
         if image is None:
             return []
-        (table,) = extractor.extract([image], known=[_places(photo)])
+        (table,) = extractor.extract([image], known=[places(photo)])
         return [*zip(photo, faces_of_table(table), strict=True)]
-
-    def _cosines(
-        self, extractor: BatchExtractor, photo: Sequence[_Face], faces: Sequence[ExtractedFace]
-    ) -> Iterator[float]:
-        """Of some faces, between the vector from the photo and that from the stored picture."""
-        for face, found in zip(photo, faces, strict=True):
-            if self._compared < COMPARED and face["image_guid"] is not None:
-                picture = self._from_picture(extractor, face)
-                self._compared += picture is not None
-                if picture is not None:
-                    yield float(picture.embedding @ found.embedding)
-
-    def _from_picture(self, extractor: BatchExtractor, face: _Face) -> ExtractedFace | None:
-        """The face measured from its stored picture; None if there is none that is large enough."""
-        x1, y1, x2, y2 = (face[name] for name in ("x1", "y1", "x2", "y2"))
-        if face["image_sha256"] is None or min(x2 - x1, y2 - y1) < LEAST_SHARE * extractor.embedder.input_size:
-            return None
-        account, guid = face["account_id"], face["image_guid"]
-        if account not in self._keys:
-            self._keys[account] = self._store.image_key(account)
-        folder = self._store.folder
-        try:
-            data = open_image(folder, guid, read_object(folder, guid), face["image_sha256"], self._keys[account])
-            image = self._decoder(data)
-        except (StoreDamaged, ImageRejected):  # replaced meanwhile, or damaged, which `check` tells
-            return None
-        ((left, top),) = origins_of_cuts(np.array([[x1, y1, x2, y2]], np.float32))
-        moved = {name: face[name] - (left if name[0] == "x" else top) for name in ("x1", "y1", "x2", "y2")}
-        points = np.array(face["landmarks"], np.float32).reshape(5, 2) - (left, top)
-        place = face | moved | {"landmarks": points.ravel().tolist()}
-        (table,) = extractor.extract([image], known=[_places([place])])
-        return next(iter(faces_of_table(table)), None)
 
     @cache  # noqa: B019  as long as the build
     def _load(self) -> BatchExtractor:
@@ -318,29 +307,25 @@ class Reindex:
             return load_extractor(self._settings, self.identity, self._store.path, NETWORK_THREADS)
 
 
-def _is_file(photo: Sequence[_Face]) -> bool:
+def _is_file(photo: Sequence[Face]) -> bool:
     """Whether it has a path that can be looked for at once."""
     path = photo[0]["path"]
     return path is not None and not is_address(path)
 
 
-def _places(faces: Sequence[_Face]) -> pa.Table:
-    return pa.Table.from_pylist(list(faces), PLACES_SCHEMA)
-
-
-def _manifest(photos: Sequence[Sequence[_Face]]) -> pa.Table:
+def _manifest(photos: Sequence[Sequence[Face]]) -> pa.Table:
     """The rows of photos to extract; a posted one has no file."""
     plain = {**dict.fromkeys(KNOWN_FACES_SCHEMA.names), "directory": ""}
     rows = []
     for row, faces in enumerate(photos):
         path = faces[0]["path"]
-        known = {"sha256": faces[0]["sha256"], "bytes": faces[0]["bytes"], PLACES.name: _places(faces).to_pylist()}
+        known = {"sha256": faces[0]["sha256"], "bytes": faces[0]["bytes"], PLACES.name: places(faces).to_pylist()}
         action = {"action": SKIP, "status": ImageMissing.status} if path is None else {"action": EXTRACT, **known}
         rows.append({**plain, "row": row, "path": path or "", "file": os.fsencode(path or ""), **action})
     return pa.Table.from_pylist(rows, KNOWN_FACES_SCHEMA)
 
 
-def _row(face: _Face, found: ExtractedFace | None) -> _Row:
+def _row(face: Face, found: ExtractedFace | None) -> _Row:
     """The face as the new index has it: where it was, and rejected if it was."""
     kept = {name: face[name] for name in MEASURED_SCHEMA.names if name in face}
     if found is None:

@@ -125,7 +125,7 @@ class ShardStages:
         self, run: RunRow, pending: list[int], missing: set[int]
     ) -> Generator[tuple[int, pa.Table, pa.Table], None, None]:
         """(shard, its manifest rows, its extraction), in order; extracts what is missing and writes it to the store."""
-        metadata = shard_metadata(self._store)
+        metadata = shard_metadata(self._store.identity)
         on_ray, folder = self._session.settings.run.engine == RAY, self._session.settings.run.shard_folder
         # An earlier command may have had the other engine, or no folder. Workers that start look into theirs.
         for left_in in {None, folder} - ({folder} if on_ray and missing else set()):
@@ -162,10 +162,13 @@ class ShardStages:
         session, store = self._session, self._store
         settle_environment(session.settings.ray)
         from pipeline.jobs.cluster.engine import RayEngine  # late: it loads Ray
+        from pipeline.jobs.cluster.worker import Order
 
-        folder = shard_folder(store, run.run_id, session.settings.run.shard_folder)
+        settings, path, profile = session.settings, session.request.store, session.request.profile
+        folder = shard_folder(store, run.run_id, settings.run.shard_folder)
+        models, own = (store.identity, store.other_identity()), {**metadata, "run_id": run.run_id}
         starting = partial(self._progress.meanwhile, "starting the workers")
-        engine = RayEngine(session, folder, {**metadata, "run_id": run.run_id}, starting)
+        engine = RayEngine(Order(settings, *models, path, folder, own, profile), starting, session.profiler.times)
         session.profiler.elsewhere.append(engine)
         return engine
 

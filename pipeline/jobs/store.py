@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar, c
 
 import pyarrow as pa
 
-from pipeline.config import Settings
+from pipeline.config import DecodeSettings, Settings
 from pipeline.errors import (
     CleanUpLeft,
     ReindexUnderWay,
@@ -92,6 +92,14 @@ class Known:
     media: dict[str, int]  # SHA-256 -> media whose faces can be used again
     forgotten: set[str]  # those of the paths and hashes that are of forgotten photos
     digests: list[str | None]  # of the labels, in their order
+
+
+@dataclass(frozen=True)
+class Switched:
+    """A store that answers by another generation."""
+
+    weights: str  # of the one that answers; of a dry run: that would answer
+    regrouped: CorrectionAnswer | None
 
 
 _PHOTOS: Final[Mapping[str, Callable[[Catalog, int, str], pa.Table]]] = {
@@ -330,7 +338,7 @@ class Store(RunFiles):
         if self.service is not None:
             from pipeline.jobs.models import load_other
 
-            other = None if identity is None else load_other(self.settled, identity, self.path)
+            other = None if identity is None else load_other(self.settings, identity, self.path)
             self.service.extractor.measure_also(other)
 
     @verb
@@ -372,17 +380,25 @@ class Store(RunFiles):
         return self.local.complete_generation()
 
     @verb
-    def switch_generation(self, *, back: bool = False) -> str:
-        """Makes the newer generation the current one, or `back` the older one again; the name of its weights. Raises
-        ReindexMissing, and BadValue if its calibration does not know the rate that the settings ask for."""
+    def switch_generation(self, request: CorrectionRequest | None = None, *, back: bool = False) -> Switched:
+        """Makes the newer generation the current one, or `back` the older one again. With `request`, a regroup, decides
+        a directory again by the newer one in the same transaction; a dry run of that only says what would change.
+        Raises ReindexMissing, and BadValue if the calibration does not know the rate that the settings ask for."""
         other = self.other_identity()
-        if self.service is None or other is None:
-            self.local.switch_generation(back=back)
-            self.release()
-        else:
-            settled = settle_threshold(settings_of_generation(self.settings, other), other)
-            self.service.switch_generation(settled.match, back=back)
-        return self.identity.weights
+        try:
+            if self.service is not None and other is not None:
+                match = settle_threshold(self.settings, other).match
+                answer = self.service.switch_generation(match, request, back=back)
+            else:
+                decode = settings_of_generation(self.settings, self.identity).decode
+                answer = self._corrector(decode).switch_generation(request, back=back)
+                self.local.require_unlinked()
+        finally:  # an error may come after the commit
+            self.__dict__.pop("settled", None)
+            if self.service is None:
+                self.release()
+        dry_run = request is not None and request.dry_run
+        return Switched(other.weights if dry_run and other is not None else self.identity.weights, answer)
 
     @verb
     def drop_generation(self, *, older: bool = False) -> str | None:
@@ -542,15 +558,18 @@ class Store(RunFiles):
         """In this process."""
         if self.service is not None:
             return self.service.correct(request, decoded)
+        answer = self._corrector(self.settled.decode).make(request, decoded)
+        self.local.require_unlinked()
+        return answer
+
+    def _corrector(self, decode: DecodeSettings) -> Corrections:
         if self._corrections is None:
             from pipeline.extraction.images.decode import Decoder
             from pipeline.people.corrections import Corrections
 
-            decoder, unique = Decoder(self.settled.decode), self.settings.serve.unique_external_ids
-            self._corrections = Corrections(self.local, self.directories(), decoder, unique_external_ids=unique)
-        answer = self._corrections.make(request, decoded)
-        self.local.require_unlinked()
-        return answer
+            unique = self.settings.serve.unique_external_ids
+            self._corrections = Corrections(self.local, self.directories(), Decoder(decode), unique_external_ids=unique)
+        return self._corrections
 
 
 def open_store(

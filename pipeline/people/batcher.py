@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from pipeline.errors import Overloaded
 from pipeline.extraction.extractor import BatchExtractor
-from pipeline.runtime.stage_times import DETECTION, StageTimes
+from pipeline.runtime.stage_times import DETECTION, MODEL_STAGES, StageTimes
 from pipeline.types import DecodedImage
 
 RETRY_AFTER_S: Final = 1
@@ -37,6 +37,7 @@ class MicroBatcher:
         self._max_images = max_images
         self._max_pixels = max_pixels
         self._queue_images = queue_images
+        self.stage_s = dict.fromkeys(MODEL_STAGES, 0.0)  # seconds that the models took, all batches together
         self._waiting: deque[_Waiting] = deque()
         self._changed = threading.Condition()
         self._closed = False
@@ -100,5 +101,7 @@ class MicroBatcher:
                     self._run([waiting])
             return
         detection_s = times.seconds(*DETECTION)
+        for stage in self.stage_s:
+            self.stage_s[stage] += times.seconds(stage)
         for waiting, table in answers:
             waiting.answer.set_result((table, detection_s))

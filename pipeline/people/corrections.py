@@ -9,14 +9,22 @@ new references need are cut from the photos without the lock, too.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Final
 
 import pyarrow as pa
 
-from pipeline.errors import ChangedSince, CorrectionImpossible, RequestError, StatedTwoPeople, UndoBlocked
+from pipeline.errors import (
+    ChangedSince,
+    CorrectionImpossible,
+    RequestError,
+    StatedTwoPeople,
+    StoreError,
+    UndoBlocked,
+)
 from pipeline.extraction.images.decode import Decoder
 from pipeline.people import merging
 from pipeline.people.correction_plan import IS, IS_NOT, NOBODY, Plan, has_name
@@ -73,9 +81,17 @@ class Corrections:
     """Makes corrections in the directories of a store."""
 
     def __init__(
-        self, client: LocalStore, directories: Directories, decoder: Decoder, *, unique_external_ids: bool
+        self,
+        client: LocalStore,
+        directories: Directories,
+        decoder: Decoder,
+        *,
+        unique_external_ids: bool,
+        committing: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
+        """`committing`: is entered before a directory is locked to commit what was decided without the lock."""
         self._client = client
+        self._committing = committing
         self._directories = directories
         self._unique_external_ids = unique_external_ids
         self._decoder = decoder
@@ -95,6 +111,34 @@ class Corrections:
             answer = self._free(*asked, urgent) if free else self._locked(*asked)
         self._client.unlink_needless()
         return answer
+
+    def switch_generation(
+        self,
+        request: CorrectionRequest | None = None,
+        *,
+        back: bool = False,
+        committing: Callable[[], AbstractContextManager[None]] = nullcontext,
+        urgent: Executor | None = None,
+    ) -> CorrectionAnswer | None:
+        """Makes the newer generation of the store the current one, or `back` the older one again. With `request`, a
+        regroup, decides a directory again by the newer one, and commits both in one transaction; a dry run only says
+        what that would change. `committing`: around the commit; `urgent`: for it. Raises ReindexMissing, RequestError,
+        and StoreError if other corrections come all the time."""
+        if request is None:
+            urgently(urgent, self._switch, back, committing)
+            return None
+        if request.kind != "regroup" or back:
+            raise CorrectionImpossible(detail="Only a regroup comes with a swap.")
+        before, client = self._client.generation, self._client.after_switch()
+        args, unique = (client, self._directories, self._decoder), self._unique_external_ids
+        answer = Corrections(*args, unique_external_ids=unique, committing=committing).make(request, None, urgent)
+        if not request.dry_run and self._client.generation == before:  # it changes nothing
+            urgently(urgent, self._switch, back, committing)
+        return answer
+
+    def _switch(self, back: bool, committing: Callable[[], AbstractContextManager[None]]) -> None:
+        with committing():
+            self._client.switch_generation(back=back)
 
     def _locked(self, request: CorrectionRequest, decoded: pa.Table | None, pictures: Pictures) -> CorrectionAnswer:
         """Decides and commits under the lock. The pictures that it needs are read without the lock, then it is decided
@@ -143,6 +187,8 @@ class Corrections:
                 with self._directories.writing(directory):
                     if directory.changed.corrections == before.corrections:
                         raise
+        if self._client.is_after_switch:  # nobody is answered while the lock is held
+            raise StoreError(message="Corrections came all the time: nothing was changed. Try again.")
         return urgently(urgent, self._locked, *asked)
 
     def _planned(self, request: CorrectionRequest, decoded: pa.Table | None, pictures: Pictures) -> Plan:
@@ -161,7 +207,7 @@ class Corrections:
         """None: the decision is outdated. `before`: what was there when it began. `ahead`: its pictures, from
         `images_ahead`."""
         directory = decided.plan.directory
-        with self._directories.writing(directory):
+        with self._committing(), self._directories.writing(directory):
             if directory.changed.of_faces != before.of_faces or decided.plan.is_outdated():
                 return None
             return self._commit(decided, ahead)
@@ -178,6 +224,8 @@ class Corrections:
                 self._client.note_labels(change.labels)
             return answer
         done = self._client.commit(change, ahead)
+        if self._client.is_after_switch:  # the index was of the other generation
+            plan.directory.forget_index(self._client.identity.embedding_size)
         plan.directory.apply(change, done)
         if plan.undoes:
             return replace(answer, undone_by=done.correction_id)

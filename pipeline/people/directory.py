@@ -98,6 +98,7 @@ class Directory(Records):
         super().__init__(stored)
         self.account_id = account_id
         self.name = name
+        self.device = device
         self.lock = DirectoryLock()
         self.loaded = False
         self.in_doubt = False  # a change failed half-way: the store may hold more or less than this
@@ -289,14 +290,15 @@ class Directories:
                     directory.map_again()
 
     def switch(self) -> None:
-        """After the store's current generation became another: reads the references of all directories again. The
-        caller keeps changes out. If that fails, who asks for them next tries again."""
+        """After the store's current generation became another: maps the references of all directories again. The caller
+        keeps changes out. If that fails, whoever asks for them next tries again."""
         directories = self.all()
         for directory in directories:
             with directory.lock.alone():
                 directory.forget_index(self._client.identity.embedding_size)
         for directory in directories:
-            directory.view()
+            with directory.lock.alone():
+                directory.map_again()
 
     @contextmanager
     def using(self, account_id: int, name: str) -> Iterator[Directory]:

@@ -110,7 +110,7 @@ class _Known:
     """What the store has of a directory, and what was said of it."""
 
     def __init__(self, client: LocalStore, directory: Directory) -> None:
-        self._index = directory.view().index
+        self._device = directory.device
         # Before the faces: who is another by the commit was known by another picture, maybe.
         self.records = {record.person_id: record for record in directory.everybody(at_once=EVERYBODY)}
         self._faces, self.vectors = client.faces_to_regroup(directory.account_id, directory.name)
@@ -176,7 +176,7 @@ class _Known:
             image_hashes=[vector.image_hashes for vector in vectors],
             boxes=np.array([vector.box for vector in vectors], np.float32),
         )
-        index = ReferenceIndex(self._index.embedding_size, self._index.device)
+        index = ReferenceIndex(client.identity.embedding_size, self._device)
         matcher = Matcher(Calibration.from_dict(client.identity.calibration), nearest_threshold(gate.threshold))
         positions = group_faces(batch, index, matcher).position.tolist()
         return [

@@ -7,6 +7,8 @@ directory that holds no identity is an empty one.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Final
 
 import pyarrow as pa
@@ -187,22 +189,34 @@ class IdentityService:
         """The gate and the threshold that posts are decided by."""
         return self._poster.match
 
-    def switch_generation(self, match: MatchSettings, *, back: bool) -> None:
-        """Makes the other generation of the store the one that answers, with this gate and threshold. Posts wait while
-        the references are mapped; those that were decided before are committed. Raises ReindexMissing, and StoreError
-        if requests are not done in time."""
-        self._client.fold_tails()  # before anybody waits
-        # Between long corrections, and not at their low priority.
-        self._long_work.do(lambda: self._long_work.urgent.submit(self._switch, match, back).result())
+    def switch_generation(
+        self, match: MatchSettings, request: CorrectionRequest | None, *, back: bool
+    ) -> CorrectionAnswer | None:
+        """`Corrections.switch_generation`, between other long corrections. Afterwards posts are decided with this gate
+        and threshold. They wait while the references are mapped; those that were decided before are committed. Raises
+        StoreError as well, if requests are not done in time."""
+        self._housekeeper.note_change()
+        committing, urgent = partial(self._switching, match), self._long_work.urgent
+        switch = self._corrections.switch_generation
+        return self._long_work.do(switch, request, back=back, committing=committing, urgent=urgent)
 
-    def _switch(self, match: MatchSettings, back: bool) -> None:
-        try:
-            with self._generation.alone(_SWITCH_S):
-                self._client.switch_generation(back=back)
-                self._poster.take_generation(match)
-                self.directories.switch()
-        except TimeoutError as exc:
-            raise StoreError(message="Requests to the server take long: nothing was changed. Try again.") from exc
+    @contextmanager
+    def _switching(self, match: MatchSettings) -> Iterator[None]:
+        """Requests wait during the block and, if it made another generation the current one, until the directories have
+        mapped its references. Raises StoreError if requests are not done in time."""
+        self._client.fold_tails()  # before anybody waits
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(self._generation.alone(_SWITCH_S))
+            except TimeoutError as exc:
+                raise StoreError(message="Requests to the server take long: nothing was changed. Try again.") from exc
+            before = self._client.generation
+            try:
+                yield
+            finally:  # an error may come after the commit
+                if self._client.generation != before:
+                    self._poster.take_generation(match)
+                    self.directories.switch()
 
     # Keeping house
 

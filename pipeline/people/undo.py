@@ -6,18 +6,21 @@ It is decided without the directory's lock, as `regroup` is, because it may chan
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from pipeline.errors import CorrectionImpossible, UndoBlocked
 from pipeline.people.correction_plan import Plan, contradicts
-from pipeline.store import NEVER_UNDONE, USER, Correction, CorrectionRequest, Rows
+from pipeline.store import NEVER_UNDONE, USER, Correction, CorrectionRequest, Rows, StoredFace
 
 
 def undo(plan: Plan, request: CorrectionRequest) -> None:
     """Plans the way back from the correction that is asked for, or from the last one of the origin. Raises
     CorrectionImpossible, UndoBlocked, PictureMissing."""
-    last = plan.undoes = _wanted(plan, request)
-    known = plan.directory.of((*last.after.persons, *last.after.references))
-    for what in (*_changed_since(plan, last.before, last.after), *_lost_vectors(last)):
+    last = _wanted(plan, request)
+    owners = (columns["person_id"] for columns in last.before.faces.values())
+    known = plan.directory.of({*last.after.persons, *last.after.references, *filter(None, owners)})
+    last = plan.undoes = _by_this_model(plan, last) if last.by_other_model else last
+    for what in (*_changed_since(plan, last), *_lost_vectors(last)):
         raise UndoBlocked(correction_id=last.correction_id, kind=last.kind, detail=what)
     wanted = [face_id for face_id in last.before.references.values() if face_id is not None]
     by_id = {face.face_id: face for face in plan.faces(wanted)}
@@ -45,8 +48,39 @@ def _wanted(plan: Plan, request: CorrectionRequest) -> Correction:
     return wanted
 
 
-def _changed_since(plan: Plan, before: Rows, after: Rows) -> Iterator[str]:
+def _by_this_model(plan: Plan, last: Correction) -> Correction:
+    """The correction as if the model that answers now had made it. Its people have the references that they have now.
+    Undone, each has the one from before; if that has no vector by this model, or a posted face took its place, the
+    present one; if that is no longer theirs, the best of their faces."""
+    owners = {face_id: columns["person_id"] for face_id, columns in last.before.faces.items()}  # once it is undone
+    moved = {columns["person_id"] for columns in (*last.before.faces.values(), *last.after.faces.values())}
+    persons = sorted(last.after.references.keys() | moved - {None})
+    references = plan.client.reference_faces(persons)
+    own: dict[str | None, dict[int, StoredFace]] = {person_id: {} for person_id in persons}
+    for face in plan.faces(list(owners), persons):
+        owner = owners.get(face.face_id, face.person_id)
+        if face.has_embedding and owner in own:
+            own[owner][face.face_id] = face
+    before, after = dict[str, int | None](), dict[str, int | None]()
+    for person_id in persons:
+        now, theirs = references.get(person_id), own[person_id]
+        if last.before.persons.get(person_id, {}) is None:  # the correction made this person
+            new = None
+        elif now in theirs and theirs[now].path is None:
+            new = now
+        else:
+            wanted = last.before.references.get(person_id), now
+            new = next((face_id for face_id in wanted if face_id in theirs), None)
+            if new is None and theirs:
+                new = plan.pictures.pick(person_id, [*theirs.values()])
+        if new != now:
+            before[person_id], after[person_id] = new, now
+    return replace(last, before=replace(last.before, references=before), after=replace(last.after, references=after))
+
+
+def _changed_since(plan: Plan, last: Correction) -> Iterator[str]:
     """What was changed since the correction, or is missing and needed to undo it; in words."""
+    before, after = last.before, last.after
     not_needed = {p for rows in (before, after) for p, columns in rows.persons.items() if columns is None}
     stored = plan.directory.of(before.person_ids | after.person_ids)
     for person_id in sorted(before.person_ids - not_needed):
@@ -75,7 +109,7 @@ def _changed_since(plan: Plan, before: Rows, after: Rows) -> Iterator[str]:
     people = {person_id for pair in owners.values() for person_id in pair if person_id is not None}
     references = plan.client.reference_faces(sorted(people | after.references.keys()))
     for person_id, reference in after.references.items():
-        if references.get(person_id) != reference:
+        if references.get(person_id) != reference and not last.by_other_model:
             yield f"the person {person_id} got another reference"
     unmoved = {face_id: person_id for person_id, face_id in before.references.items() if face_id not in owners}
     for face in there:

@@ -26,11 +26,13 @@ ONET: Final = "onet"
 CROP: Final = "crop"
 QUALITY: Final = "quality"
 EMBED: Final = "embed"
+SECOND_MODEL: Final = "second model"  # of a store that has two: crops, qualities and embeddings
 ENCODE: Final = "encode"  # pictures to store, where that is not done in `decide`
 WRITE: Final = "write"  # shards
 DECIDE: Final = "decide"  # and encode the pictures of new references, and commit
 
 DETECTION: Final = (PNET, RNET, ONET)
+MODEL_STAGES: Final = (IMAGES, *DETECTION, CROP, QUALITY, EMBED, SECOND_MODEL)
 
 # What workers can wait for.
 FOR_IMAGES: Final = "images"  # that are not decoded yet

@@ -93,7 +93,7 @@ def make_app(
             "body_bytes": ("Memory of the bodies in hand.", bodies.budget.taken),
         }
 
-    metrics = Metrics(gauges)
+    metrics = Metrics(gauges, service.batcher.stage_s)
     serializer = Serializer(image_prefix(serve))
     originals = BoundedThreadPool("originals", threads=_ORIGINAL_THREADS, queue=_CALL_QUEUE)
     sessions = Sessions(idle_s=settings.ui.idle_s, session_s=settings.ui.session_s)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, generate_latest
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from pipeline.people.types import PostResult
@@ -17,10 +17,12 @@ UNMATCHED: Final = "unmatched"  # the label of requests to no route: a client mu
 
 
 class Metrics(Collector):
-    """The counters of one server. `gauges` gives at each scrape: name -> its help, and its value."""
+    """The counters of one server. `gauges` gives at each scrape: name -> its help, and its value. `stage_s`: seconds of
+    each stage so far."""
 
-    def __init__(self, gauges: Callable[[], Mapping[str, tuple[str, float]]]) -> None:
+    def __init__(self, gauges: Callable[[], Mapping[str, tuple[str, float]]], stage_s: Mapping[str, float]) -> None:
         self._gauges = gauges
+        self._stage_s = stage_s
         self._registry = CollectorRegistry()
         ProcessCollector(registry=self._registry)
         self._registry.register(self)
@@ -53,10 +55,16 @@ class Metrics(Collector):
             if face.conflict is not None:
                 self._conflicts.labels(face.conflict).inc()
 
-    def collect(self) -> Iterator[GaugeMetricFamily]:
-        """The gauges, for the registry."""
+    def collect(self) -> Iterator[Metric]:
+        """The gauges and the seconds of the stages, for the registry."""
         for name, (description, value) in self._gauges().items():
             yield GaugeMetricFamily(f"facepipe_{name}", description, value)
+        stages = CounterMetricFamily(
+            "facepipe_stage_seconds", "The host's time for the models, by stage.", labels=["stage"]
+        )
+        for stage, seconds in self._stage_s.items():
+            stages.add_metric([stage], seconds)
+        yield stages
 
     def text(self) -> bytes:
         """The exposition format, version 0.0.4."""

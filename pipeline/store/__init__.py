@@ -44,6 +44,7 @@ from pipeline.store.files.segments import Segment as Segment
 from pipeline.store.files.shard_folder import ShardFolder as ShardFolder
 from pipeline.store.files.shard_folder import ShardUnusable as ShardUnusable
 from pipeline.store.files.shard_folder import is_left as is_left
+from pipeline.store.files.shard_folder import remove_builds as remove_builds
 from pipeline.store.files.shards import damaged_file as damaged_file
 from pipeline.store.files.shards import embedding_rows as embedding_rows
 from pipeline.store.files.shards import handed_over as handed_over

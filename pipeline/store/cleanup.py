@@ -9,7 +9,8 @@ images whose transaction never came             `quarantine_images`, when the st
 files that a transaction made needless          `unlink_after_commit`, at once; what is left then, `erasure.erase`
 vectors of removed faces                        `erasure.erase`
 quarantined files                               `sweep`, when they are seven days old
-shards that cluster workers wrote               `ShardFolder.clear`, when the run has them
+shards that cluster workers wrote               `ShardFolder.clear`, when the run has them, and at the end of a
+                                                  build; after a crash of a build `remove_builds`, at the next one
 an unfinished creation of the store             `create_store`, when it is called again
 any other file that no row names                `check --repair` quarantines it
 

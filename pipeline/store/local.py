@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import threading
 from collections import deque
@@ -48,6 +49,7 @@ from pipeline.store.files.lock import LOCK_NAME, StoreLock
 from pipeline.store.files.objects import Row, open_image, read_object
 from pipeline.store.files.run_files import RunFiles
 from pipeline.store.files.segment_header import MAX_ROWS, SegmentUnreadable, SegmentUnusable
+from pipeline.store.files.shard_folder import remove_builds
 from pipeline.store.records import (
     USER,
     Change,
@@ -104,7 +106,7 @@ class LocalStore(RunFiles):
         self.embeddings_lock = threading.RLock()
         self._lock = StoreLock.acquire(root, command, reading=reading)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="store-writer")
-        self._closed = False
+        self._closed = threading.Event()
         try:
             opened = self._thread.submit(_open, self.folder, make_identity, repair, self._lock.read_only)
             self._catalog, self.lost = opened.result()
@@ -112,10 +114,10 @@ class LocalStore(RunFiles):
             self._thread.shutdown()
             self._lock.release()
             raise
-        self.generation = self._catalog.generation
+        self._after_switch: int | None = None  # the generation, see `after_switch`
         # The next free ids. A reservation is in memory only: after a crash nothing was written with its numbers.
         next_ids = "SELECT next_media_id, next_face_id FROM core.store"
-        ((self._media_id, self._face_id),) = self.submit(Catalog.rows, next_ids)
+        self._next_ids = [*map(int, self.submit(Catalog.rows, next_ids)[0])]
         self._ids_lock = threading.Lock()
         self._group = commit.GroupCommit(self.begin)
 
@@ -148,9 +150,9 @@ class LocalStore(RunFiles):
 
     def close(self) -> None:
         """Closes the catalog and frees the lock; a second call does nothing."""
-        if self._closed:
+        if self._closed.is_set():
             return
-        self._closed = True
+        self._closed.set()
         self.forget_manifest()
         try:
             self._thread.submit(_close_catalog, self._catalog).result()
@@ -168,6 +170,11 @@ class LocalStore(RunFiles):
     def identity(self) -> StoreIdentity:
         """Of the current generation."""
         return self.generations[self.generation].identity
+
+    @property
+    def generation(self) -> int:
+        """The current one."""
+        return next(iter(self._catalog.generations)) if self._after_switch is None else self._after_switch
 
     @property
     def generations(self) -> Mapping[int, Generation]:
@@ -188,7 +195,7 @@ class LocalStore(RunFiles):
 
     def begin(self, work: Callable[[Catalog], T]) -> Future[T]:
         """Does work without waiting for it. Raises StoreError after `close`."""
-        if self._closed:
+        if self._closed.is_set():
             raise StoreError(message=f"The store {self.path} is closed.")
         answer = Future[T]()
         self._thread.submit(self._work, work, answer)
@@ -201,14 +208,15 @@ class LocalStore(RunFiles):
     def _work(self, work: Callable[[Catalog], T], answer: Future[T]) -> None:
         """On the catalog's thread. Nobody who waits by now for work of theirs waits for the checkpoint after it too."""
         try:
-            answer.set_result(work(self._catalog))
+            with self._catalog.at(self._after_switch):
+                answer.set_result(work(self._catalog))
         except BaseException as exc:  # noqa: BLE001  raised in the thread that waits
             answer.set_exception(exc)
         with suppress(RuntimeError):  # the thread takes no more work: the store was closed meanwhile
             self._thread.submit(self._keep_log_short)
 
     def _keep_log_short(self) -> None:
-        if not self._closed:  # closing it makes the checkpoint as well
+        if not self._closed.is_set():  # closing it makes the checkpoint as well
             self._catalog.keep_log_short()
 
     # Accounts and directories
@@ -352,16 +360,26 @@ class LocalStore(RunFiles):
 
     def switch_generation(self, *, back: bool = False) -> None:
         """Makes the newer generation the current one; with `back` the older one again. Raises ReindexMissing."""
-        try:
-            self.submit(reindex.switch, back=back)
-        finally:  # an error may come after the commit
-            self.generation = self.submit(lambda catalog: catalog.generation)
+        self.submit(reindex.switch, back=back)
+
+    def after_switch(self) -> LocalStore:
+        """This store as it is once its newer generation is the current one: to decide a change by that. The commit of
+        the change makes it the current one in the same transaction. Raises ReindexMissing."""
+        store = copy.copy(self)
+        store._after_switch = self.submit(reindex.newer)
+        return store
+
+    @property
+    def is_after_switch(self) -> bool:
+        """Whether it is one that `after_switch` returned."""
+        return self._after_switch is not None
 
     def drop_generation(self, *, older: bool = False) -> None:
         """Deletes the newer generation and its files, with `older` the one that was current before. Raises
         ReindexMissing."""
         with self.embeddings_lock:
             self.submit(reindex.drop, older=older)
+        remove_builds(self.folder.path("runs"))
         self.unlink_needless()
 
     read_table = read_table
@@ -456,9 +474,9 @@ class LocalStore(RunFiles):
         """The first of so many media ids, and of so many face ids: no other commit gets them. A shard's face ids are
         written into its Parquet file before its transaction, and other commits go on meanwhile."""
         with self._ids_lock:
-            first = self._media_id, self._face_id
-            self._media_id, self._face_id = self._media_id + media, self._face_id + faces
-        return first
+            media_id, face_id = self._next_ids
+            self._next_ids[:] = media_id + media, face_id + faces
+        return media_id, face_id
 
     def prepare_shard(self, shard_commit: ShardCommit) -> shard.PreparedShard:
         """Checks a shard and writes its files, for `commit_prepared`; other commits may come between the two.
@@ -511,6 +529,8 @@ class LocalStore(RunFiles):
             if unwritten:
                 ahead |= commit.write_pictures(self.folder, unwritten, self.image_key(change.account_id))
             rows = [ahead.pop(guid) for guid in guids]
+            if self.is_after_switch:
+                return self.submit(commit.commit_switching, change, rows)
             return self._group.commit(change, rows)
 
     def unlink_needless(self) -> None:

@@ -546,6 +546,7 @@ class Correction:
     after: Rows
     undone_at: datetime | None  # UTC
     merges_only: bool  # its rows are not complete: it deleted somebody, or somebody whom it showed was deleted later
+    by_other_model: bool  # it was made, or one after it, while the store answered by another generation
 
 
 @dataclass(frozen=True)
@@ -842,7 +843,8 @@ class Problem:
 
 @dataclass(frozen=True)
 class CheckReport:
-    """All problems, how much was read (rows by table), and what was repaired before."""
+    """All problems, how much was read (rows by table; with two generations also `faces_in_one_index_only`: that have a
+    vector in one of them), and what was repaired before."""
 
     problems: Sequence[Problem]
     counts: Mapping[str, int]

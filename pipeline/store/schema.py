@@ -12,9 +12,23 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from pipeline.types import QUALITIES
+
 FORMAT_VERSION: Final = 1  # of the folder's layout: raised when an older reader would go wrong
 SCHEMA_VERSION: Final = 9  # of the tables; opening a store upgrades older ones
 MAX_DIRECTORIES: Final = 10  # of an account, that hold an identity
+
+
+def embedded(generation: int | str = "$1") -> str:
+    """SQL: the faces that have a vector in a generation."""
+    return f"""
+        SELECT face_id FROM core.embeddings WHERE generation = {generation}
+        UNION ALL SELECT face_id FROM core.pending_embeddings WHERE generation = {generation}
+    """
+
+
+# SQL: how good a face is, by its row `d` of core.detections.
+QUALITY: Final = " * ".join(f"d.{name}" for name in QUALITIES)
 
 # The columns of each table, with their types.
 _COLUMNS: Final = {

@@ -49,11 +49,12 @@ SETTLED = 500  # requests after which memory is compared, and before which laten
 
 
 class Server:
-    """A server process with coded faces; `options` are more of `facepipe serve`."""
+    """A server process with `coded` faces or the store's models; `options` are more of `facepipe serve`."""
 
-    def __init__(self, store: Path, crop_bytes: int, *options: str) -> None:
+    def __init__(self, store: Path, crop_bytes: int, *options: str, coded: bool = True) -> None:
         begun = time.monotonic()
-        command = [sys.executable, str(HERE / "coded_server.py"), str(crop_bytes), "--store", str(store)]
+        program = [str(HERE / "coded_server.py"), str(crop_bytes)] if coded else ["-m", "pipeline", "serve"]
+        command = [sys.executable, *program, "--store", str(store)]
         command += ["--port", "0", "--person-headers", "optional", "--quiet", "--json", *options]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         assert self.process.stdout is not None
@@ -65,7 +66,8 @@ class Server:
         listening = time.monotonic()
         assert line, "\n".join(self._errors)
         self.url = str(json.loads(line)["url"])
-        loaded = next(float(each.removeprefix(LOADED)) for each in self._errors if each.startswith(LOADED))
+        told = (float(each.removeprefix(LOADED)) for each in self._errors if each.startswith(LOADED))
+        loaded = next(told, begun)
         self.start_seconds = listening - begun
         self.start_seconds_after_models = listening - loaded
 
@@ -92,8 +94,8 @@ class Server:
 
 
 @contextmanager
-def serving(store: Path, crop_bytes: int, *options: str) -> Iterator[Server]:
-    server = Server(store, crop_bytes, *options)
+def serving(store: Path, crop_bytes: int, *options: str, coded: bool = True) -> Iterator[Server]:
+    server = Server(store, crop_bytes, *options, coded=coded)
     try:
         yield server
         server.stop()

@@ -114,7 +114,7 @@ class CodedExtractor:
         left = np.arange(count, dtype=np.float32) * SIDE
         side = np.maximum(40 - np.arange(count, dtype=np.float32), 20)
         quality = np.array([face.quality for face in faces], np.float32)
-        vectors = [vector(face, self.size) for face in faces]
+        vectors = [self.vector(face, self.size) for face in faces]
         columns = [
             *(pa.array(values) for values in (left, np.zeros(count, np.float32), left + side, side)),
             fixed_lists(np.full((count, 10), 20, np.float32)),
@@ -130,11 +130,13 @@ class CodedExtractor:
         other = self._other
         if other is None:
             return pa.nulls(len(faces), OTHER.type)
-        rows = [
-            {"model": other.model, "qualities": [f.quality] * 3, "embedding": vector(f, other.embedding_size).tolist()}
-            for f in faces
-        ]
+        model, size = other.model, other.embedding_size
+        rows = [{"model": model, "qualities": [f.quality] * 3, "embedding": self.vector(f, size)} for f in faces]
         return pa.array(rows, OTHER.type)
+
+    def vector(self, face: Shown, size: int) -> FloatArray:
+        """What the coded model of this size makes of a face."""
+        return vector(face, size)
 
     def crop(self, face: Shown) -> bytes:
         """What is stored as the picture of this face."""

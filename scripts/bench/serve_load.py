@@ -5,7 +5,7 @@ earlier ones were answered, so a server that stalls cannot make its clients wait
 
 One JSON object in (`Load`), one out (`Answered` as columns). Half of the requests insert a new person, half
 recognise a planted one; their photos are those of `coded_faces`, filled up to `body_bytes`. With `reads`, about a
-quarter of all asks for a planted person's record instead.
+quarter of all asks for a planted person's record instead. With `photos` all recognise the faces of these files.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ import json
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -46,6 +48,7 @@ class Load:
     bursts: bool  # a Poisson process, as of clients who know nothing of one another; else one every 1 / rate seconds
     directory: str = "main"
     reads: bool = False
+    photos: Sequence[str] = ()
 
 
 @dataclass
@@ -60,6 +63,7 @@ class Answered:
     status: int
     person_id: str | None
     new: bool
+    providers: list[str]  # the models, as each face of the answer names them
 
 
 class _Clients:
@@ -76,7 +80,11 @@ class _Clients:
             for number, insert in enumerate(self._insert)
         ]
         self._reads = [load.reads and not insert and known[n] % 2 == 0 for n, insert in enumerate(self._insert)]
-        self._photos = [photo(face) for face in self._faces]  # now: later it would cost the server the processor
+        self._photos = [photo(face).ljust(load.body_bytes, b"\0") for face in self._faces]  # now: it takes time
+        if load.photos:
+            files = [Path(file).read_bytes() for file in load.photos]
+            self._insert = [False] * load.requests
+            self._photos = [files[number % len(files)] for number in range(load.requests)]
         self._due: list[float] = (time.monotonic() + _LEAD_S + np.cumsum(waits)).tolist()
         self._lock = threading.Lock()
         self._next = 0
@@ -97,8 +105,7 @@ class _Clients:
     def _send(self, connection: http.client.HTTPConnection, number: int) -> Answered:
         load, insert, due = self._load, self._insert[number], self._due[number]
         person = self._faces[number].person
-        data = self._photos[number].ljust(load.body_bytes, b"\0")
-        call = ("POST", _INSERT if insert else _RECOGNISE, data)
+        call = ("POST", _INSERT if insert else _RECOGNISE, self._photos[number])
         headers = {**_HEADERS, "X-RPC-AUTHORIZATION": load.authorization, "X-RPC-DIRECTORY": load.directory}
         time.sleep(max(0.0, due - time.monotonic()))
         connection.request(*(("GET", f"/people/{person_id(person)}", b"") if self._reads[number] else call), headers)
@@ -107,7 +114,8 @@ class _Clients:
         body = response.read()
         done = time.monotonic()
         said: dict[str, Any] = json.loads(body)
-        found = (said.get("identifiedFaces") or said.get("people") or [{}])[0]
+        faces = said.get("identifiedFaces", [])
+        found = (faces or said.get("people") or [{}])[0]
         return Answered(
             person=person,
             insert=insert,
@@ -117,6 +125,7 @@ class _Clients:
             status=response.status,
             person_id=found.get("personId"),
             new=found.get("newId", False),
+            providers=[face["attributes"]["provider"] for face in faces],
         )
 
 

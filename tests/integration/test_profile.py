@@ -12,11 +12,11 @@ import pytest
 
 from pipeline.config import RunSettings
 from pipeline.jobs.profile import STAGES, Profiler
-from pipeline.runtime.stage_times import ENCODE, JPEGS
+from pipeline.runtime.stage_times import ENCODE, JPEGS, SECOND_MODEL
 from pipeline.store.local import LocalStore
 from tests.cli.report import answer, facepipe
 
-ON_CPU = [stage for stage in STAGES if stage != JPEGS]
+ON_CPU = [stage for stage in STAGES if stage not in (JPEGS, SECOND_MODEL)]
 IN_RUN = [stage for stage in ON_CPU if stage != ENCODE]  # it encodes new references only, in `decide`
 
 

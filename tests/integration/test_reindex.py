@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import shutil
 import threading
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +14,18 @@ import pytest
 from PIL import Image
 
 from pipeline.config import Settings
-from pipeline.errors import Interrupted, PhotosMissing, ReindexUnderWay, StoreLocked, UsageError
+from pipeline.errors import Interrupted, PhotosMissing, ReindexMissing, ReindexUnderWay, StoreLocked, UsageError
 from pipeline.evaluation.reindexing import report_reindex
+from pipeline.jobs import reindex_pictures
 from pipeline.jobs.people import People
 from pipeline.jobs.reindex import Estimate, reindex
 from pipeline.jobs.store import open_store
 from pipeline.people.types import PostRequest
 from pipeline.store.local import LocalStore
+from tests.cli.report import answer
 from tests.integration.conftest import RecordedProgress, Runner
 from tests.searching import search
-from tests.serve.served import serving
+from tests.serve.served import SETTINGS, serving
 
 pytestmark = pytest.mark.usefixtures("sface_installed")
 
@@ -128,6 +131,61 @@ def test_a_store_changes_its_model_and_keeps_its_people(
     assert face.identity.name == "Grace"
 
 
+@pytest.mark.parametrize("posted", [False, True])
+def test_what_the_former_model_corrected_is_undone_by_the_new_one(
+    photos: Path, runner: Runner, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, posted: bool
+) -> None:
+    """Of people who are known by another face than before, or by one that was `posted` since."""
+    store = tmp_path / "store"
+    runner(photos)
+    with open_store(store, command="test") as opened:
+        people = People(opened)
+        one, two = people.all()
+        people.name(one.person_id, "Grace")
+        people.name(two.person_id, "Eileen")
+    before = people_of(store)
+    with open_store(store, command="test") as opened:
+        people = People(opened)
+        faces = {face["face_id"]: face for name in ("Grace", "Eileen") for face in people.photos(name)}
+        references = [*opened.local.reference_faces([one.person_id, two.person_id]).values()]
+        graces = [face["face_id"] for face in people.photos("Grace") if face["face_id"] not in references]
+        for face in graces:
+            people.move(face, "Eileen")
+    for face in references:
+        Path(faces[face]["path"]).unlink()
+    monkeypatch.setattr(reindex_pictures, "LEAST_SHARE", 100.0)
+    summary = build(store, by(settings, "sface"), missing_too=True)
+    assert summary["without_reference"] == 1  # Grace
+    assert summary["stand_ins"] == 1
+    switch(store)
+    if posted:
+        with serving(store, settings=by(SETTINGS, "auto")) as served:
+            client = served.service.directories._client
+            (stand_in,) = client.reference_faces([two.person_id]).values()
+            Image.open(faces[stand_in]["path"]).resize((240, 240)).save(tmp_path / "post.jpg")
+            post = client.account_id("default"), "main", (tmp_path / "post.jpg").read_bytes()
+            assert served.service.post(*post, PostRequest(insert=False)).account_updated
+            assert client.reference_faces([two.person_id]) != {two.person_id: stand_in}
+    with open_store(store, command="test") as opened:
+        people = People(opened)
+        for _ in graces:
+            people.undo()
+        known = opened.local.reference_faces([one.person_id, two.person_id])
+        assert known[one.person_id] in graces
+        assert known[two.person_id] not in references
+        assert known[two.person_id] in {face["face_id"] for face in opened.faces_of([two.person_id]).to_pylist()}
+    kept = ("face_id", "person", "outcome", "person_id", "name", "parent_id")
+    owners = [{k: row[k] for k in kept if k in row} for row in people_of(store)]
+    assert [row for row in owners if row.get("face_id", 0) in {0, *faces}] == [
+        {k: row[k] for k in kept if k in row} for row in before
+    ]
+    switch(store, back=True)
+    with open_store(store, command="test") as opened:
+        now = opened.local.reference_faces([one.person_id, two.person_id])
+        assert now[one.person_id] in references
+        assert now[two.person_id] == known[two.person_id]
+
+
 def test_other_settings_of_the_same_model(photos: Path, runner: Runner, settings: Settings, tmp_path: Path) -> None:
     store = tmp_path / "store"
     runner(photos)
@@ -196,10 +254,11 @@ def test_a_server_goes_on_through_build_swap_and_rollback(
             build(store, by(settings, "sface"))
             Image.open(photos / "a1.jpg").resize((210, 250)).save(photos / "new.jpg")
             runner(photos)
+            assert served.service.batcher.stage_s["second model"] > 0
             with open_store(store, command="test") as opened, opened.lock_reindex("test"):
                 with pytest.raises(StoreLocked):
                     build(store, by(settings, "sface"))
-                assert opened.switch_generation() == "sface"
+                assert opened.switch_generation().weights == "sface"
                 assert opened.identity.weights == "casia-webface"  # as this command knew the store
             Image.open(photos / "b1.jpg").resize((240, 240)).save(photos / "newer.jpg")
             runner(photos, settings=by(settings, "auto"))
@@ -216,6 +275,68 @@ def test_a_server_goes_on_through_build_swap_and_rollback(
     changes = [one for one, before in zip(providers, ["", *providers], strict=False) if one != before]
     assert [one.split("/")[1] for one in changes] == ["casia-webface", "sface", "casia-webface"]
     assert people_of(store)
+
+
+@pytest.mark.parametrize("served", [False, True])
+def test_a_swap_decides_all_faces_again(
+    photos: Path, runner: Runner, settings: Settings, tmp_path: Path, served: bool
+) -> None:
+    store = tmp_path / "store"
+    strict = dataclasses.replace(settings, match=dataclasses.replace(settings.match, threshold=0.05))
+    runner(photos, settings=strict)
+    before = people_of(store)
+    with ExitStack() as stack:
+        server = stack.enter_context(serving(store)) if served else None
+        with open_store(store, command="test") as opened:
+            people = People(opened)
+            strangers = len(people.all())
+            with pytest.raises(ReindexMissing):
+                people.swap_and_regroup()
+        build(store, by(settings, "sface"))
+        with open_store(store, command="test") as opened:
+            would = People(opened).swap_and_regroup(dry_run=True)
+            assert (would.weights, opened.identity.weights) == ("sface", "casia-webface")
+            done = People(opened).swap_and_regroup()
+        assert done.weights == "sface"
+        assert done.regrouped is not None
+        assert would.regrouped is not None
+        assert done.regrouped.regrouping == would.regrouped.regrouping
+        with open_store(store, command="test") as opened:
+            people = People(opened)
+            assert (opened.identity.weights, len(people.all()), strangers) == ("sface", 2, strangers)
+            assert strangers > 2
+            if server is not None:
+                account = server.service.directories._client.account_id("default")
+                result = server.service.post(
+                    account, "main", (photos / "a1.jpg").read_bytes(), PostRequest(insert=False)
+                )
+                assert "sface" in result.provider
+                assert {face.person.root.person_id for face in result.faces if face.person} <= {
+                    p.person_id for p in people.all()
+                }
+            opened.switch_generation(back=True)
+        with open_store(store, command="test") as opened:
+            people = People(opened)
+            assert len(people.all()) == 2
+            people.undo(done.regrouped.correction_id)
+            assert len(people.all()) == strangers
+    after = people_of(store)
+    changed = ("modified_at", "occurrence", "last_occurrence_at")  # the post
+    same = [[row | dict.fromkeys(changed) for row in rows] for rows in (before, after)]
+    assert same[0] == same[1]
+
+
+def test_a_swap_whose_regroup_changes_nothing(photos: Path, runner: Runner, settings: Settings, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    runner(photos)
+    build(store, by(settings, "sface"))
+    swap = ("reindex", "swap", "--store", store)
+    answer(*swap, "--dry-run", exit_code=2)
+    would = answer(*swap, "--regroup", "--dry-run")
+    done = answer(*swap, "--regroup")
+    assert (would["weights"], done["weights"], done["regrouped"]["correction_id"]) == ("sface", "sface", None)
+    assert would["regrouped"]["regrouping"]["moves"] == []
+    assert answer("check", "--store", store)["counts"]["faces_in_one_index_only"] == 0
 
 
 def test_a_comparison_is_of_pairs_that_no_model_joined(

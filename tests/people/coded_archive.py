@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from threading import Event
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
+import numpy as np
 import pyarrow as pa
-from coded_faces import CodedExtractor, Shown, coded_identity, photo
+from coded_faces import SIDE, CodedExtractor, Shown, coded_identity, photo
 from coded_store import USER
 
-from pipeline.config import load_settings
+from pipeline.config import Settings, load_settings
 from pipeline.extraction.images.decode import Decoder
+from pipeline.jobs.reindex import Reindex
 from pipeline.jobs.run import RunRequest, run
 from pipeline.jobs.run_report import RunReport
 from pipeline.jobs.store import Store
@@ -23,7 +27,8 @@ from pipeline.runtime.stage_times import PNET
 from pipeline.serve.admin import open_admin_port
 from pipeline.store.checks.check import check_store
 from pipeline.store.local import LocalStore
-from pipeline.types import Progress
+from pipeline.store.records import StoreIdentity
+from pipeline.types import FloatArray, Progress, SilentProgress
 
 SIZE = 32
 SETTINGS = load_settings(environ={}, flags={"run.threads": 1, "run.device": "cpu", "serve.person_headers": "optional"})
@@ -34,7 +39,19 @@ class ArchiveExtractor(CodedExtractor):
 
     device = "cpu"
     detector = SimpleNamespace(networks=SimpleNamespace(device=device), counts={PNET: SimpleNamespace(calls=0)})
-    embedder = SimpleNamespace(backend="coded", counts=SimpleNamespace(calls=0))
+    embedder = SimpleNamespace(backend="coded", counts=SimpleNamespace(calls=0), input_size=SIDE)
+
+    @classmethod
+    def load(cls, _: Settings, identity: StoreIdentity, *more: Any) -> ArchiveExtractor:
+        """As `jobs.models.load_extractor`; `more` ends with the identity of the other generation, if there is one."""
+        extractor = cls(identity.embedding_size)
+        extractor.measure_also(more[-1] if len(more) == 3 else None)
+        return extractor
+
+    def vector(self, face: Shown, size: int) -> FloatArray:
+        """Of a second model that decides as the first one does: the same numbers in another order, among zeros."""
+        own = super().vector(face, SIZE)
+        return own if size == SIZE else np.pad(own[::-1], (size - SIZE, 0))
 
     def table(self, faces: list[Shown]) -> pa.Table:  # type: ignore[override]
         return super().table(faces).drop_columns(["crop"])
@@ -72,6 +89,19 @@ def fill(folder: Path) -> Path:
     make_store(folder / "store")
     run_over(photos, folder / "store")
     return folder
+
+
+def reindex(store: Store, step: str) -> None:
+    """Builds an index by another coded model, swaps the two, or deletes the former one."""
+    if step == "build":
+        other = replace(coded_identity(SIZE + 16), weights="other", weights_sha256="1" * 64)
+        build = Reindex(store, other, SilentProgress(), Event())
+        build.estimate()
+        build.build()
+    elif step == "swap":
+        store.switch_generation()
+    else:
+        store.drop_generation(older=True)
 
 
 @contextmanager

@@ -304,7 +304,7 @@ class TestUndo:
     def test_a_regroup_is_not_made_again_without_vectors(self) -> None:
         admitted = Rows(faces={1: {"outcome": "inserted"}, 2: {"outcome": "matched"}})
         rejected = Rows(faces={1: {"outcome": "rejected"}, 2: {"outcome": "recognised"}})
-        undo = Correction(2, "undo", 1, "regroup", datetime(2026, 1, 2), admitted, rejected, None, False)
+        undo = Correction(2, "undo", 1, "regroup", datetime(2026, 1, 2), admitted, rejected, None, False, False)
         assert _lost_vectors(undo) == ["the vectors of 1 faces were deleted: run `regroup --decode` again"]
         assert _lost_vectors(replace(undo, kind="regroup", undoes=None, before=rejected, after=admitted)) == []
 

@@ -15,7 +15,7 @@ from pipeline.config import MatchSettings
 from pipeline.errors import RequestError, SourceEmpty, SourceMissing
 from pipeline.jobs.people import People
 from tests.cli.report import answer
-from tests.people.coded_archive import SIZE, ArchiveExtractor, make_store, problems
+from tests.people.coded_archive import ArchiveExtractor, make_store, problems
 from tests.people.year.archive import Archive
 from tests.people.year.compare import compare, compare_list, compare_report
 from tests.people.year.grouping import regroup
@@ -107,7 +107,8 @@ def year(tmp_path_factory: pytest.TempPathFactory, full: bool) -> Iterator[Year]
     with pytest.MonkeyPatch.context() as patch:
         year = Year(tmp_path_factory.mktemp("year"), 1000 if full else 80, seed=1)
         patch.setattr(time, "time_ns", year.clock)
-        patch.setattr("pipeline.jobs.shard_stages.load_extractor", lambda *_: ArchiveExtractor(SIZE))
+        for module in ("shard_stages", "reindex"):
+            patch.setattr(f"pipeline.jobs.{module}.load_extractor", ArchiveExtractor.load)
         days = read_year(YEAR)
         assert len(days) == 30
         for day in days:

@@ -67,8 +67,9 @@ def open_service(
     """The store at `store`, made where there is none, a service over it, and the store's settings. Without an
     `extractor` its models are loaded."""
     with open_or_create_store(store, settings, "serve").local as client:
-        settings = settings_of_store(settings, client.identity, store)
-        extractor = extractor or load_extractor(settings, client.identity, store)
+        models = client.identity, client.other_identity()
+        settings = settings_of_store(settings, models[0], store, models[1])
+        extractor = extractor or load_extractor(settings, models[0], store, other=models[1])
         with contextlib.closing(IdentityService(client, extractor, Decoder(settings.decode), settings)) as service:
             yield client, service, settings
 

@@ -222,6 +222,8 @@ def test_metrics_count(live: LiveServer, http: httpx.Client, hopper: bytes) -> N
     assert grown("facepipe_identities") == 1
     assert grown('facepipe_requests_total{method="POST",route="/people",status="201"}') == 2
     assert grown('facepipe_requests_total{method="GET",route="/people/{person_id}",status="404"}') == 1
+    assert grown('facepipe_stage_seconds_total{stage="embed"}') > 0
+    assert grown('facepipe_stage_seconds_total{stage="second model"}') == 0
     assert after["facepipe_body_bytes"] == 0
 
 

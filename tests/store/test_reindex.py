@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from pipeline.errors import ReindexMissing, ReindexUnderWay
+from pipeline.errors import ReindexMissing, ReindexUnderWay, StoreError
 from pipeline.store import MEASURED_SCHEMA, USER, Change, Rows, StoreIdentity, vector_bytes
 from pipeline.store.files import faults
 from pipeline.store.local import LocalStore
@@ -150,6 +150,7 @@ def test_a_person_whose_face_has_no_vector_is_known_by_the_best_other_one(client
     missing = {who for who in chosen if who not in references(client, 2)}
     assert {who.split()[0] for who in missing} == {"Person", "B"}  # nobody has a second face
     assert client.generation_summary()["without_reference"] == 2
+    assert client.check().counts["faces_in_one_index_only"] == 2
     assert sound(client)
     client.switch_generation()
     assert {r.name for r in stored_people(client, 1, "main").faceless} == {"Person 0", "B"}
@@ -259,6 +260,27 @@ def test_what_another_model_measured_is_left_out(client: LocalStore) -> None:
     client.close()
 
 
+def test_a_change_that_the_newer_generation_decided_comes_with_the_switch(client: LocalStore) -> None:
+    client.begin_generation(other_model())
+    with pytest.raises(ReindexMissing):
+        client.after_switch()
+    build(client)
+    client.complete_generation()
+    later = client.after_switch()
+    assert (client.generation, later.generation, later.identity.weights) == (1, 2, "other")
+    assert np.array_equal(stored_people(later, 1, "main").vectors, [vector(f) for f in references(client, 2).values()])
+    refused = dataclasses.replace(insertion(1, "main", 900, "Z").change(client), vectors={})
+    with pytest.raises(StoreError):
+        later.commit(refused)
+    assert client.generation == 1
+    posted(later, insertion(1, "main", 900, "Z"))
+    assert (client.generation, client.identity.weights) == (2, "other")
+    assert references(client, 1) == references(client, 2)
+    assert "Z" in {who.split()[0] for who in references(client, 2)}
+    assert sound(client)
+    client.close()
+
+
 def test_a_dropped_generation_leaves_nothing(client: LocalStore) -> None:
     tables = [*client.read("SELECT table_name FROM duckdb_columns() WHERE column_name = 'generation'")[0].to_pylist()]
     client.begin_generation(other_model())
@@ -303,7 +325,7 @@ def reindex(store: Path | str) -> None:
         if client.generation == 1:
             build(client)
             client.complete_generation()
-            client.switch_generation()
+            posted(client.after_switch(), insertion(1, "main", 900, "Z"))
         client.drop_generation(older=True)
 
 
@@ -320,11 +342,15 @@ def points(store: Path) -> list[str]:
 
 def contents(client: LocalStore) -> list[object]:
     tables = ("generations", "detections", "embeddings", "reference_faces", "persons", "faces", "media", "tombstones")
+    others = {  # times, and numbers of commits
+        "generations": "EXCLUDE (begun_at, completed_at)",
+        "media": "EXCLUDE (added_at)",
+        "reference_faces": "EXCLUDE (commit_number)",
+        "persons": "EXCLUDE (commit_number)",
+    }
     rows: list[object] = [
-        client.read(f"SELECT * {'EXCLUDE (begun_at, completed_at)' if name == 'generations' else ''} FROM core.{name}"
-                    " ORDER BY ALL").to_pylist()
-        for name in tables
-    ]  # fmt: skip
+        client.read(f"SELECT * {others.get(name, '')} FROM core.{name} ORDER BY ALL").to_pylist() for name in tables
+    ]
     files = client.read("SELECT file FROM core.embedding_shards UNION ALL SELECT file FROM core.segments")
     assert {str(f.relative_to(client.path)) for f in client.path.glob("[er]*/g*/*")} == {*files["file"].to_pylist()}
     return rows

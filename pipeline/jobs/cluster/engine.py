@@ -18,12 +18,12 @@ from pipeline.config import RaySettings, SecuritySettings
 from pipeline.errors import ClusterFailed, NodeMismatch
 from pipeline.jobs.cluster.assignments import Assignments, Shard
 from pipeline.jobs.cluster.connection import NAMESPACE, connected, room_for
-from pipeline.jobs.cluster.left_shards import Metadata, read_left
+from pipeline.jobs.cluster.left_shards import read_left
 from pipeline.jobs.cluster.worker import Done, Failed, Node, Order, ShardWorker, versions
 from pipeline.jobs.run_report import WorkDone
-from pipeline.jobs.session import Session
 from pipeline.jobs.wire import pack
-from pipeline.store import ShardFolder, ShardUnusable
+from pipeline.runtime.stage_times import StageTimes
+from pipeline.store import ShardUnusable
 
 _log = logging.getLogger(__name__)
 # Shards for each worker that may be in the shard folder or in progress, beyond those that it has at once.
@@ -71,23 +71,20 @@ class RayEngine:
 
     def __init__(
         self,
-        session: Session,
-        folder: ShardFolder,
-        metadata: Metadata,
+        order: Order,
         starting: Callable[[], AbstractContextManager[None]],
+        times: StageTimes | None = None,
     ) -> None:
-        """`metadata` tells the run's shards from others. `starting` is around the wait for the first worker."""
-        settings, request = session.settings, session.request
+        """`order`: with the settings of the command. `starting` is around the wait for the first worker."""
+        settings = order.settings
         self._settings: RaySettings = settings.ray
-        self._folder = folder
-        self._times = session.profiler.times
+        self._folder = order.folder
+        self._times = StageTimes() if times is None else times
         self._starting = starting
         model = settings.model  # workers run in another folder
         model = replace(model, weights_file=_absolute(model.weights_file), cache=_absolute(model.cache))
         # Workers need no master key.
-        safe = replace(settings, security=SecuritySettings(), model=model)
-        identity, other = session.store.identity, session.store.other_identity()
-        self._order = Order(safe, identity, other, request.store, folder, "", metadata, request.profile, versions())
+        self._order = replace(order, settings=replace(settings, security=SecuritySettings(), model=model))
         self._cpus = 0
         self._workers: dict[str, _Worker] = {}
         self._wanted = 0

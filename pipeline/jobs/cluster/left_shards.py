@@ -10,17 +10,16 @@ from typing import Any
 import pyarrow as pa
 
 from pipeline.errors import ImageMissing
-from pipeline.extraction.rows import shard_schema
+from pipeline.extraction.rows import EXTRACT, shard_schema
 from pipeline.jobs.store import Store
 from pipeline.runtime.buckets import is_address
-from pipeline.store import ShardFolder, ShardUnusable, is_left
+from pipeline.store import ShardFolder, ShardUnusable, StoreIdentity, is_left
 
 Metadata = dict[str, Any]
 
 
-def shard_metadata(store: Store) -> Metadata:
+def shard_metadata(identity: StoreIdentity) -> Metadata:
     """The metadata by which a store knows its own extracted shards."""
-    identity = store.identity
     return {"weights_sha256": identity.weights_sha256, "output_hash": identity.output_hash, "mode": identity.mode}
 
 
@@ -37,8 +36,9 @@ def read_left(folder: ShardFolder, number: int, manifest: pa.Table, size: int, m
     table = folder.read(number, metadata)
     if not table.schema.equals(shard_schema(size)) or not table["row"].equals(manifest["row"]):
         raise ShardUnusable(f"shard {number} has other rows than the manifest")
-    for file, status in zip(manifest["file"].to_pylist(), table["status"].to_pylist(), strict=True):
-        if status == ImageMissing.status and _is_here(os.fsdecode(file)):
+    columns = manifest["file"], manifest["action"], table["status"]
+    for file, action, status in zip(*(column.to_pylist() for column in columns), strict=True):
+        if action == EXTRACT and status == ImageMissing.status and _is_here(os.fsdecode(file)):
             raise ShardUnusable(f"a worker does not see {os.fsdecode(file)}, which is there on this machine")
     return table
 
@@ -51,7 +51,7 @@ def take_left(
     own = store.folder.path(f"runs/{run_id}/shards")
     if folder is None and not any(is_left(file.name) for file in own.glob("*")):
         return set()  # without obstore
-    left, taken, metadata = shard_folder(store, run_id, folder), set[int](), shard_metadata(store)
+    left, taken, metadata = shard_folder(store, run_id, folder), set[int](), shard_metadata(store.identity)
     left.remove_signs()
     for number in sorted(left.shards() & missing):
         try:

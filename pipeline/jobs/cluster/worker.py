@@ -41,19 +41,34 @@ from pipeline.store import ShardFolder, StoreIdentity
 T = TypeVar("T")
 
 
+@lru_cache(maxsize=1)
+def versions() -> dict[str, str]:
+    """The versions of everything that affects the results. facepipe's includes a hash of its code, so that two states
+    of one version differ."""
+    import ray
+
+    digest = hashlib.sha256()
+    folder = Path(pipeline.__path__[0])
+    for file in sorted(folder.rglob("*.py")):
+        digest.update(file.relative_to(folder).as_posix().encode() + file.read_bytes())
+    python = ".".join(platform.python_version_tuple()[:2])
+    own = f"{version('facepipe')} ({digest.hexdigest()[:12]})"
+    return {"Python": python, "Ray": ray.__version__, "facepipe": own}
+
+
 @dataclass(frozen=True)
 class Order:
     """What every worker of a run needs."""
 
     settings: Settings  # with the worker's own number of threads
     identity: StoreIdentity = field(repr=False)
-    other: StoreIdentity | None = field(repr=False)  # of the store's other generation
+    other: StoreIdentity | None = field(repr=False)  # of a second model that embeds the faces, too
     store: Path  # for messages
     folder: ShardFolder
-    sign: str  # of the folder
-    metadata: dict[str, Any]  # of each shard
-    synchronize: bool  # for a profile: stages wait for the device
-    versions: dict[str, str]  # that every node must have
+    metadata: dict[str, Any]  # of each shard: tells them from others, and has the id of the run
+    synchronize: bool = False  # for a profile: stages wait for the device
+    sign: str = ""  # of the folder, once the first worker is ordered
+    versions: dict[str, str] = field(default_factory=versions)  # that every node must have
 
 
 @dataclass(frozen=True)
@@ -85,21 +100,6 @@ class Failed:
         error = unpack_error(self.error)
         error.args = (f"{error} This happened on the Ray node {self.node}.",)
         return error
-
-
-@lru_cache(maxsize=1)
-def versions() -> dict[str, str]:
-    """The versions of everything that affects the results. facepipe's includes a hash of its code, so that two states
-    of one version differ."""
-    import ray
-
-    digest = hashlib.sha256()
-    folder = Path(pipeline.__path__[0])
-    for file in sorted(folder.rglob("*.py")):
-        digest.update(file.relative_to(folder).as_posix().encode() + file.read_bytes())
-    python = ".".join(platform.python_version_tuple()[:2])
-    own = f"{version('facepipe')} ({digest.hexdigest()[:12]})"
-    return {"Python": python, "Ray": ray.__version__, "facepipe": own}
 
 
 class ShardWorker:

@@ -148,7 +148,7 @@ class Catalog:
     """An open catalog. Methods raise StoreDamaged, StoreFull and StoreUnwritable."""
 
     generations: Mapping[int, Generation]  # by number: the current one, and perhaps another; set by `open_catalog`
-    generation: int  # the current one, but `at` another
+    _at: int | None = None  # the generation that queries and changes are about; None: the current one
     master_key: MasterKey | None = None  # of an encrypted store that is unlocked
 
     def __init__(self, folder: Folder, file: Path, *, read_only: bool = False) -> None:
@@ -164,6 +164,11 @@ class Catalog:
         self._parse = lru_cache(256)(self._parsed)  # every request repeats the same statements
 
     @property
+    def generation(self) -> int:
+        """That queries and changes are about: the current one, but `at` another."""
+        return next(iter(self.generations)) if self._at is None else self._at
+
+    @property
     def identity(self) -> StoreIdentity:
         return self.generations[self.generation].identity
 
@@ -173,13 +178,13 @@ class Catalog:
         return next((each for each in self.generations.values() if each.number != self.generation), None)
 
     @contextmanager
-    def at(self, generation: int) -> Iterator[None]:
-        """For the block, queries and changes are about another generation than the current one."""
-        current, self.generation = self.generation, generation
+    def at(self, generation: int | None) -> Iterator[None]:
+        """For the block, queries and changes are about this generation; None: the current one."""
+        before, self._at = self._at, generation
         try:
             yield
         finally:
-            self.generation = current
+            self._at = before
 
     @contextmanager
     def errors(self) -> Iterator[None]:

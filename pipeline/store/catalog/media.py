@@ -12,6 +12,7 @@ import pyarrow as pa
 from pipeline.store.catalog.connection import Catalog
 from pipeline.store.catalog.references import load_embeddings
 from pipeline.store.files.shards import embedding_rows
+from pipeline.store.schema import embedded
 from pipeline.types import DUPLICATE, DUPLICATE_ROW, NO_FACE, OK, QUALITIES, IntArray
 
 _THESE_MEDIA = "media_id IN (SELECT unnest(?::BIGINT[]))"
@@ -80,9 +81,7 @@ def _others(catalog: Catalog, face_ids: IntArray) -> pa.Array:
             rows = catalog.rows(
                 f"""
                 SELECT face_id, {", ".join(QUALITIES)} FROM known_faces JOIN core.detections d USING (face_id)
-                WHERE d.generation = $1 AND face_id IN (
-                    SELECT face_id FROM core.embeddings WHERE generation = $1
-                    UNION ALL SELECT face_id FROM core.pending_embeddings WHERE generation = $1)
+                WHERE d.generation = $1 AND face_id IN ({embedded()})
                 """,
                 [catalog.generation],
             )

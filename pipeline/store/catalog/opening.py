@@ -366,11 +366,10 @@ def read_generations(catalog: Catalog) -> None:
         plain = [field.name for field in dataclasses.fields(StoreIdentity) if field.name not in texts]
         identity, number = StoreIdentity(**{key: row[key] for key in plain}, **texts), int(row["generation"])
         found[number] = Generation(number, identity, row["completed_at"] is not None)
-    current = int(catalog.one("SELECT current_generation FROM core.store"))
-    if current not in found:
+        current = int(row["current_generation"])
+    if not found or current not in found:
         raise _damaged(catalog.folder.root, "core.generations does not have the current generation")
-    others = {number: each for number, each in found.items() if number != current}
-    catalog.generations, catalog.generation = {current: found[current], **others}, current
+    catalog.generations = {current: found[current], **found}
 
 
 def generation_row(number: int, identity: StoreIdentity, begun_at: datetime, *, complete: bool) -> dict[str, object]:

@@ -14,6 +14,7 @@ from typing import Final
 import pyarrow as pa
 
 from pipeline.store.catalog.connection import Catalog
+from pipeline.store.schema import QUALITY
 from pipeline.types import QUALITIES
 
 _SHOWN: Final = "m.account_id = $account AND (len($runs::VARCHAR[]) = 0 OR list_contains($runs::VARCHAR[], m.run_id))"
@@ -21,7 +22,6 @@ _PLACE: Final = (
     "f.face_id, f.person_id::VARCHAR AS record_id, f.media_id, m.path, m.sha256, d.x1, d.y1, d.x2, d.y2,"
     " m.width::BIGINT * m.height AS pixels"
 )
-_QUALITY: Final = " * ".join(f"d.{name}" for name in QUALITIES)
 _JOINED_PICTURE: Final = (
     "LEFT JOIN core.reference_faces r ON r.person_id = p.person_id AND r.generation = $generation"
     " LEFT JOIN core.objects o ON o.image_guid = r.image_guid LEFT JOIN core.faces i ON i.face_id = r.face_id"
@@ -98,9 +98,9 @@ _TABLES: Final = {
         {_faces("JOIN sets s ON s.person_id = f.person_id")}
             AND m.path IS NOT NULL AND NOT EXISTS (
                 SELECT 1 FROM core.reference_faces r WHERE r.face_id = f.face_id AND r.generation = $generation)
-        QUALIFY row_number() OVER (PARTITION BY m.media_id, s.root ORDER BY {_QUALITY} DESC, f.face_id) = 1
-            AND row_number() OVER (PARTITION BY s.root ORDER BY {_QUALITY} DESC, f.face_id) <= $most
-        ORDER BY s.root, {_QUALITY} DESC, f.face_id
+        QUALIFY row_number() OVER (PARTITION BY m.media_id, s.root ORDER BY {QUALITY} DESC, f.face_id) = 1
+            AND row_number() OVER (PARTITION BY s.root ORDER BY {QUALITY} DESC, f.face_id) <= $most
+        ORDER BY s.root, {QUALITY} DESC, f.face_id
     """,
     # person_id (one of $ids, which are roots), directory_id, face_id and file (relative to the store): a row for each
     # reference, whose embedding is in the file. Without those who are hidden, and references that wait for compaction.

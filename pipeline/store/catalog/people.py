@@ -10,15 +10,15 @@ import pyarrow as pa
 from pipeline.store.catalog.connection import Catalog
 from pipeline.store.catalog.corrections import last_merges
 from pipeline.store.catalog.directories import directory_id
+from pipeline.store.schema import QUALITY, embedded
 from pipeline.texts import is_unicode, nfc
 from pipeline.types import NO_FACE, OK
 
 _MANY: Final = 16  # people who are looked for: reading everybody takes no longer
 EVERYBODY: Final = (-1, 2**53)  # a page (after, limit): the first `limit` roots whose seq is above `after`
-_QUALITY: Final = "d.center_pose_quality * d.sharpness_quality * d.contrast_quality"
 # The faces of `wanted`; $1 is the generation.
 _FACES: Final = f"""
-    SELECT w.face_id, w.place, f.person_id::VARCHAR AS person_id, f.outcome, d.similarity_score, {_QUALITY} AS quality,
+    SELECT w.face_id, w.place, f.person_id::VARCHAR AS person_id, f.outcome, d.similarity_score, {QUALITY} AS quality,
         d.x1, d.y1, d.x2, d.y2, m.media_id, m.path, m.width, m.height, r.image_guid,
         r.face_id IS NOT NULL AS reference,
         w.face_id IN (SELECT face_id FROM core.facts WHERE kind = 'is') AS stated
@@ -148,10 +148,8 @@ def best_faces(catalog: Catalog, person_ids: Sequence[str], count: int) -> pa.Ta
         WITH wanted AS MATERIALIZED (
             SELECT f.face_id, 0::DOUBLE AS place FROM core.faces f
             JOIN core.detections d ON d.face_id = f.face_id AND d.generation = $1
-            WHERE f.person_id IN (SELECT unnest($2::UUID[])) AND f.face_id IN (
-                SELECT face_id FROM core.embeddings WHERE generation = $1
-                UNION ALL SELECT face_id FROM core.pending_embeddings WHERE generation = $1)
-            QUALIFY row_number() OVER (PARTITION BY f.person_id ORDER BY {_QUALITY} DESC, f.face_id) <= $3
+            WHERE f.person_id IN (SELECT unnest($2::UUID[])) AND f.face_id IN ({embedded()})
+            QUALIFY row_number() OVER (PARTITION BY f.person_id ORDER BY {QUALITY} DESC, f.face_id) <= $3
         ) {_FACES} ORDER BY quality DESC, w.face_id
         """,
         [catalog.generation, list(person_ids), count],

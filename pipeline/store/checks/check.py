@@ -17,7 +17,7 @@ from pipeline.store.files import commit_count, run_sums
 from pipeline.store.files.durable import Folder
 from pipeline.store.files.lock import RUN_LOCK_NAME, StoreLock
 from pipeline.store.records import CheckReport, Problem
-from pipeline.store.schema import TABLES
+from pipeline.store.schema import TABLES, embedded
 
 if TYPE_CHECKING:
     from pipeline.store.local import LocalStore
@@ -53,9 +53,17 @@ def check_store(
     # What became pending since is in progress.
     left = set(store.submit(erasure.left_to_erase))
     problems[:0] = [_waits(path) for path in waiting if path in left]
-    counted = [table for table in TABLES if table != "store"]
-    counts = store.submit(lambda catalog: [catalog.one(f"SELECT count(*) FROM core.{table}") for table in counted])
-    return CheckReport(problems, dict(zip(counted, counts, strict=True)))
+    return CheckReport(problems, store.submit(_counts))
+
+
+def _counts(catalog: Catalog) -> dict[str, int]:
+    """The rows of each table; with two generations also the faces that have a vector in one of them only."""
+    counts = {t: int(catalog.one(f"SELECT count(*) FROM core.{t}")) for t in TABLES if t != "store"}
+    if catalog.other is not None:
+        both = " UNION ALL ".join(map(embedded, catalog.generations))
+        once = f"SELECT face_id FROM ({both}) GROUP BY face_id HAVING count(*) = 1"
+        counts["faces_in_one_index_only"] = int(catalog.one(f"SELECT count(*) FROM ({once})"))
+    return counts
 
 
 def _pieces(catalog: Catalog, tell: Callable[[str], None]) -> Iterator[list[Problem]]:

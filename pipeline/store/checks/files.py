@@ -41,6 +41,7 @@ from pipeline.store.files.crypto import looks_encrypted
 from pipeline.store.files.durable import TEMPORARY, Folder
 from pipeline.store.files.objects import object_file
 from pipeline.store.files.segment_header import SegmentUnusable
+from pipeline.store.files.shard_folder import BUILD
 from pipeline.store.files.shards import (
     PLAN_ANEW,
     embedding_metadata,
@@ -310,7 +311,9 @@ def check_orphans(catalog: Catalog, files: Iterable[str]) -> list[Problem]:
     runs = dict(catalog.rows("SELECT run_id, state FROM core.runs"))
     unfinished = {run for run, state in runs.items() if state != "finished"}
     needed = _needed(catalog)
-    unneeded = [file for file in files if file not in needed and not _of_run(file, runs, unfinished)]
+    build = f"runs/{BUILD}" if catalog.other is not None else None  # workers may be writing
+    kept = (file for file in files if build is None or not file.startswith(build))
+    unneeded = [file for file in kept if file not in needed and not _of_run(file, runs, unfinished)]
     orphans = [file for file in unneeded if catalog.folder.path(file).exists()]
     return [_orphan(file) for file in sorted(orphans)]
 

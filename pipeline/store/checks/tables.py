@@ -16,7 +16,7 @@ import duckdb
 from pipeline.errors import StoreError
 from pipeline.store.catalog.connection import Catalog
 from pipeline.store.records import Problem
-from pipeline.store.schema import MAX_DIRECTORIES, TABLES, VIEWS
+from pipeline.store.schema import MAX_DIRECTORIES, TABLES, VIEWS, embedded
 
 RESTORE: Final = "Restore the store from a backup."
 _SHOWN = 20  # of the rows that break one rule
@@ -72,10 +72,7 @@ _COUNTERS = (
     ("next_correction_id", "facts", "correction_id"),
 )
 # For the rules: the faces of the current generation that have a stored embedding.
-_EMBEDDED: Final = """
-    WITH embedded AS (SELECT face_id FROM core.embeddings WHERE generation = {g}
-        UNION ALL SELECT face_id FROM core.pending_embeddings WHERE generation = {g})
-"""
+_EMBEDDED: Final = f"WITH embedded AS ({embedded('{g}')})\n"
 # (table, its row with all keys but one changed): one per index.
 _REINSERTED = (
     ("generations", "*"),

@@ -27,7 +27,7 @@ from pipeline.store.catalog.connection import Catalog
 from pipeline.store.catalog.directories import directory_id as find_directory
 from pipeline.store.catalog.directories import drop_if_empty, make_directory, require_directory
 from pipeline.store.catalog.opening import utc_now
-from pipeline.store.commits.reindex import keep_references
+from pipeline.store.commits.reindex import keep_references, switching
 from pipeline.store.commits.removal import (
     drop_references,
     forget_corrections,
@@ -149,15 +149,28 @@ def _in_one_transaction(catalog: Catalog, group: Sequence[Waiting]) -> list[Comm
     """Raises RolledBack from an error before the COMMIT; after any other the transaction may be committed or not."""
     with catalog.transaction("change"):
         try:
-            for waiting in group:
-                _require_fitting(waiting.change, catalog.identity.embedding_size)
-            committed = write_changes(catalog, [waiting.change for waiting in group], utc_now())
-            catalog.insert("objects", [row for waiting in group for row in waiting.pictures])
+            pictures = [row for waiting in group for row in waiting.pictures]
+            committed = _write(catalog, [waiting.change for waiting in group], pictures)
         except Exception as exc:
             raise RolledBack from exc
     removed = [len(w.change.gone) + len(w.change.before.references) + len(w.change.replaced) for w in group]
     if any(removed) and max(removed) < _FEW:
         cleanup.unlink_after_commit(catalog)
+    return committed
+
+
+def commit_switching(catalog: Catalog, change: Change, pictures: Sequence[Row]) -> Committed:
+    """Commits a change that was decided by the store's newer generation, and makes that the current one. Raises what
+    `write_changes` does, and ReindexMissing."""
+    with catalog.at(None), switching(catalog):
+        return _write(catalog, [change], pictures)[0]
+
+
+def _write(catalog: Catalog, changes: Sequence[Change], pictures: Sequence[Row]) -> list[Committed]:
+    for change in changes:
+        _require_fitting(change, catalog.identity.embedding_size)
+    committed = write_changes(catalog, changes, utc_now())
+    catalog.insert("objects", pictures)
     return committed
 
 

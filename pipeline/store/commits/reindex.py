@@ -29,9 +29,9 @@ from pipeline.store.erasure import rewrite_stale_shards
 from pipeline.store.files import shards
 from pipeline.store.files.durable import Folder
 from pipeline.store.records import MEASURED_SCHEMA, Generation, StoreIdentity
+from pipeline.store.schema import QUALITY, embedded
 from pipeline.types import QUALITIES
 
-_QUALITY: Final = " * ".join(f"d.{name}" for name in QUALITIES)
 # The tables with rows of generations, and those of them whose rows name files.
 _OF_GENERATION: Final = (
     *("detections", "embeddings", "pending_embeddings", "reference_faces", "tombstones"),
@@ -66,16 +66,14 @@ def _references(person_ids: str) -> str:
             SELECT person_id FROM ({person_ids}) WHERE person_id NOT IN
                 (SELECT person_id FROM core.reference_faces WHERE generation = $1)
         ), embedded AS MATERIALIZED (
-            SELECT f.person_id, f.face_id FROM core.faces f WHERE f.person_id IN (FROM who) AND f.face_id IN (
-                SELECT face_id FROM core.embeddings WHERE generation = $1
-                UNION ALL SELECT face_id FROM core.pending_embeddings WHERE generation = $1)
+            SELECT person_id, face_id FROM core.faces WHERE person_id IN (FROM who) AND face_id IN ({embedded()})
         ), known AS MATERIALIZED (
             SELECT * FROM core.reference_faces WHERE generation = $2 AND person_id IN (FROM who)
         )
         SELECT $1 AS generation, e.person_id, e.face_id, k.image_guid, k.seq, k.commit_number
         FROM embedded e JOIN core.detections d ON d.face_id = e.face_id AND d.generation = $1
         LEFT JOIN known k ON k.face_id = e.face_id
-        QUALIFY row_number() OVER (PARTITION BY e.person_id ORDER BY k.face_id IS NULL, {_QUALITY} DESC, e.face_id) = 1
+        QUALIFY row_number() OVER (PARTITION BY e.person_id ORDER BY k.face_id IS NULL, {QUALITY} DESC, e.face_id) = 1
     """
 
 
@@ -235,9 +233,9 @@ def _insert_references(catalog: Catalog, other: Generation, person_ids: str, *va
     catalog.raise_counters({"next_person_seq": max(numbers, default=0) + 1})
 
 
-def switch(catalog: Catalog, *, back: bool = False) -> None:
-    """Makes the newer generation the current one; with `back` the older one again. Raises ReindexMissing if it lacks
-    faces, or if a run is not finished: its shards may have been extracted by one model."""
+def newer(catalog: Catalog, *, back: bool = False) -> int:
+    """The number of the newer generation; with `back` of the older one. Raises ReindexMissing if it lacks faces, or if
+    a run is not finished: its shards may have been extracted by one model."""
     other, root = _other(catalog, older=back), catalog.folder.root
     if not other.complete or count_left(catalog):
         detail = f"that by {other.identity.weights} lacks faces: `facepipe reindex` adds them"
@@ -245,8 +243,24 @@ def switch(catalog: Catalog, *, back: bool = False) -> None:
     for (source,) in catalog.rows("SELECT source FROM core.runs WHERE state <> 'finished' LIMIT 1"):
         detail = f"a run of {source} is not finished: run it again first, or `facepipe abandon` it"
         raise ReindexMissing(path=root, detail=detail)
+    return other.number
+
+
+def switch(catalog: Catalog, *, back: bool = False) -> None:
+    """Makes the newer generation the current one; with `back` the older one again. Raises ReindexMissing."""
+    with switching(catalog, back=back):
+        pass
+
+
+@contextmanager
+def switching(catalog: Catalog, *, back: bool = False) -> Iterator[None]:
+    """A transaction that makes the newer generation the current one; with `back` the older one again. What the block
+    changes belongs to it. Raises ReindexMissing as `newer`."""
+    number = newer(catalog, back=back)
     with _changing(catalog, "reindex_switch"):
-        catalog.execute("UPDATE core.store SET current_generation = ?", [other.number])
+        catalog.execute("UPDATE core.store SET current_generation = ?", [number])
+        with catalog.at(number):
+            yield
 
 
 def drop(catalog: Catalog, *, older: bool = False) -> None:

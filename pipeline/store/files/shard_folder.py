@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import os
 import re
+import shutil
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -26,6 +28,7 @@ from pipeline.runtime import buckets
 from pipeline.store.files.crypto import seal, unseal
 from pipeline.store.files.shards import parquet_bytes, parquet_table
 
+BUILD: Final = "reindex-"  # begins the name of a build's folder, as a run's begins with its id
 _SEALED: Final = ".sealed"
 _SHARD: Final = re.compile(rf"(\d{{5,}})-[0-9a-f]{{16}}{re.escape(_SEALED)}")
 _SIGN: Final = ".sign"  # by which a worker sees that its folder is the driver's, and that the driver is at work
@@ -33,6 +36,12 @@ _SIGN: Final = ".sign"  # by which a worker sees that its folder is the driver's
 
 class ShardUnusable(Exception):
     """What lies under a shard's name is not the shard."""
+
+
+def remove_builds(runs: Path) -> None:
+    """Removes what builds that were killed left in a store's folder of runs."""
+    for left in runs.glob(f"{BUILD}*"):
+        shutil.rmtree(left, ignore_errors=True)
 
 
 def is_left(name: str) -> bool:
@@ -56,6 +65,11 @@ class ShardFolder:
             folder = f"file://{Path(folder.removeprefix('file://')).expanduser().absolute()}"
         key = hmac.new(secret, f"facepipe shards {run_id} {output_hash}".encode(), hashlib.sha256).digest()
         return cls(buckets.below(folder, f"{run_id}/shards"), output_hash, key)
+
+    @classmethod
+    def of_build(cls, folder: str, output_hash: str) -> ShardFolder:
+        """For the build of another index. No later build takes what is left of it: it has a key of its own."""
+        return cls.of_run(f"{BUILD}{uuid.uuid4()}", folder, output_hash, os.urandom(32))
 
     def put(self, shard: int, table: pa.Table, metadata: Mapping[str, Any]) -> bool:
         """Leaves an extracted shard, unless there is one: False."""

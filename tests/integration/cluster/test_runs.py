@@ -199,7 +199,7 @@ def test_shards_that_workers_left_are_taken_without_ray(archive: Path, request_o
         folder = shard_folder(store, unfinished.run_id, None)
         for number in sorted(store.extracted_shards(unfinished.run_id))[:9]:
             table = store.read_run_shard(unfinished.run_id, number)
-            folder.put(number, table, {**shard_metadata(store), "run_id": unfinished.run_id})
+            folder.put(number, table, {**shard_metadata(store.identity), "run_id": unfinished.run_id})
             store.folder.unlink(run_shard_file(unfinished.run_id, number))
     assert run(local).work.decoded == 0
     assert_as_local(archive, local.store)

@@ -46,7 +46,8 @@ def _compare_photos(rows: Callable[[str], list[Any]], archive: Archive, model: M
 def _compare_faces(rows: Callable[[str], list[Any]], archive: Archive, model: Model) -> None:
     found = rows(
         "SELECT face_id, path, x1, outcome, person_id, similarity_score, f.face_id IN (SELECT face_id FROM"
-        " core.reference_faces) FROM main.faces f ORDER BY face_id"
+        " core.reference_faces WHERE generation = (SELECT current_generation FROM core.store)) FROM main.faces f"
+        " ORDER BY face_id"
     )
     known_by = {p.reference for p in model.people}
     faces = model.faces()

@@ -518,6 +518,16 @@ class Model:
         self._restore({key: before for key, (before, _) in last.changed.items()})
         self.corrections.pop()
 
+    def swap(self) -> None:
+        """Another model answers: no face has a score by it yet, nor an undo one to bring back."""
+        for face in self.faces():
+            face.score = None
+        for correction in self.corrections:
+            for key, values in correction.changed.items():
+                if key[0] == "face":
+                    before, after = (value and (*value[:2], None) for value in values)
+                    correction.changed[key] = before, after
+
     # What corrections have in common
 
     def correct(self, kind: str, change: Callable[[], object]) -> None:

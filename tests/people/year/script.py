@@ -10,6 +10,7 @@ from coded_faces import Shown
 
 from pipeline.config import MatchSettings
 from pipeline.jobs.people import People
+from tests.people.coded_archive import reindex
 from tests.people.year import archive as edits
 from tests.people.year.archive import Archive, Picture
 from tests.people.year.grouping import regroup
@@ -22,7 +23,7 @@ add 40                                 | name 6, hide 1
                                        | name 2, move 1
 add 4, copy 2                          | merge 1, split 1, move 1
 move 3                                 | nobody 1, undo 1
-touch 3, add 2                         | not-same 2, move 1
+touch 3, add 2                         | not-same 2, move 1, reindex build
 delete 3                               | split 1, undo 2
 rename-folder 1, add 2                 | name 2, poor 1
 edit 2, rotate 1                       | move 2
@@ -31,14 +32,14 @@ add 2, forget-missing                  | nobody 1
 mount                                  | unmerge 1, not-same 1
 back 2, add 4                          | move 1, nobody 1
 swap 2                                 | hide 1, unhide 1
-source-away                            | move 1
+source-away                            | move 1, reindex swap
 source-empty                           |
 turn 2, save 2, add 2                  | regroup strict
 add 6, copy 2                          | name 3, merge 1
 move 2, move-copied 2                  | split 1, move 1
 clock-back, add 2                      | undo 1, not-same 1
 delete 2, copy-deleted 1               | name 2
-edit 2, crop 1                         | forget 1
+edit 2, crop 1                         | forget 1, reindex gc
 rename-folder 1, copy 2                | move 2, hide 1
 add 4                                  | regroup first, undo 1
 save 1, rotate 1                       | regroup first
@@ -238,6 +239,11 @@ class Corrections:
             return Asked(
                 lambda: regroup(self._model, threshold),
                 lambda people: people.regroup(MatchSettings(threshold=threshold)),
+            )
+        if deed.what == "reindex":
+            return Asked(
+                self._model.swap if deed.which == "swap" else lambda: None,
+                lambda people: reindex(people._store, deed.which),
             )
         try:
             made: Asked | None = getattr(self, "_" + deed.what.replace("-", "_"))()
