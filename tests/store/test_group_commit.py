@@ -157,9 +157,9 @@ def test_a_change_that_comes_as_the_store_closes_is_not_stored(client: LocalStor
     with ThreadPoolExecutor(1) as pool, writer_busy(client):
         first = pool.submit(client.commit, first_change)
         until(lambda: len(client._group._waiting) == 1)
-        client._closed = True
+        client._closed.set()
         with pytest.raises(StoreError, match="closed"):
             client.commit(second_change)
-        client._closed = False
+        client._closed.clear()
     assert list(first.result().seqs) == [person("A").person_id]
     assert names(client, account) == ["A"]

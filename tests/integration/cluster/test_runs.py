@@ -297,16 +297,16 @@ def test_a_worker_that_does_not_see_the_folder_is_named(
 
 def test_a_worker_without_the_weights_ends_the_run(request_of: RunRequest, tmp_path: Path) -> None:
     from pipeline.errors import WeightsMissing
-    from pipeline.jobs.cluster import engine
+    from pipeline.jobs.cluster import worker
 
-    order = engine.Order
+    order = worker.Order
 
     def without(settings: Settings, *others: Any) -> Any:
         model = dataclasses.replace(settings.model, weights_file=str(tmp_path / "none"))
         return order(dataclasses.replace(settings, model=model), *others)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(engine, "Order", without)
+        patch.setattr(worker, "Order", without)
         with pytest.raises(WeightsMissing):
             run(request_of)
 
