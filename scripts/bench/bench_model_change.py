@@ -141,7 +141,7 @@ def measure(images: Path, work: Path) -> dict[str, Any]:
     shutil.copytree(images, photos)
     random = Random(2)
     often = [
-        file for folder in sorted(photos.iterdir()) if len(files := sorted(folder.iterdir())) > 9 for file in files
+        file for folder in sorted(photos.iterdir()) if len(files := sorted(folder.iterdir())) > 4 for file in files
     ]
     for file in random.sample(often, FURTHER):
         (later / file.parent.name).mkdir(parents=True, exist_ok=True)

@@ -31,6 +31,7 @@ from typing import Any
 from unittest.mock import patch
 
 import numpy as np
+import pyarrow as pa
 from bench_serve import HERE, NEW, Generator, Server, ask, hand_over, serving, spread
 from coded_faces import CodedExtractor, Shown, coded_identity
 from coded_store import AUTHORIZATION, PASSWORD, USER, extracted_run, make_store
@@ -51,15 +52,21 @@ _NO_PICTURES = 10**9  # px, that a stored picture would need: coded ones can't b
 _OTHER = {"weights": "other", "weights_sha256": "1" * 64}
 
 
+class Builder(CodedExtractor):
+    """As a build wants it."""
+
+    device = "cpu"
+    embedder = SimpleNamespace(input_size=_NO_PICTURES)
+
+    def table(self, faces: Sequence[Shown]) -> pa.Table:
+        return super().table(faces).drop_columns(["crop"])
+
+
 def build_coded(store: Path) -> None:
     """As `facepipe reindex`, by the other coded model."""
-
-    def load(*_: object) -> CodedExtractor:
-        extractor = CodedExtractor(OTHER_SIZE, _CROP_BYTES)
-        extractor.embedder = SimpleNamespace(input_size=_NO_PICTURES)  # type: ignore[attr-defined]
-        return extractor
-
-    with patch("pipeline.jobs.reindex.load_extractor", load), open_store(store, command="reindex") as opened:
+    builder = Builder(OTHER_SIZE, _CROP_BYTES)
+    loading = patch("pipeline.jobs.reindex.load_extractor", lambda *_: builder)
+    with loading, open_store(store, command="reindex") as opened:
         build = Reindex(opened, replace(coded_identity(OTHER_SIZE), **_OTHER), SilentProgress(), Event())
         build.estimate()
         build.build()
@@ -159,7 +166,7 @@ def check(store: Path, args: argparse.Namespace, inserted: Sequence[str]) -> dic
         assert check_store(client).problems == []
         summary = client.generation_summary()
         assert summary["left"] == 0
-        return {name: summary[name] for name in ("faces", "vectors", "seconds", "bytes")} | {"persons": len(found)}
+        return {name: summary[name] for name in ("faces", "vectors", "bytes")} | {"persons": len(found)}
 
 
 def measure(store: Path, args: argparse.Namespace) -> tuple[dict[str, Timing], dict[str, Any]]:

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from PIL import Image
 
 from pipeline.config import load_settings
-from pipeline.extraction.rows import CROP, OTHER, face_schema, fixed_lists
+from pipeline.extraction.rows import CROP, MODEL, OTHER, face_schema, fixed_lists
 from pipeline.matching.calibration import Calibration
 from pipeline.runtime.stage_times import StageTimes
 from pipeline.store.records import StoreIdentity
@@ -84,9 +84,11 @@ def _direction(seed: list[int], size: int) -> np.ndarray:
 class CodedExtractor:
     """Stands where the models do. Each face's stored picture has `crop_bytes` bytes that do not compress."""
 
-    def __init__(self, size: int, crop_bytes: int = 300) -> None:
+    def __init__(self, size: int, crop_bytes: int = 300, model: str | None = None) -> None:
+        """`model`: `StoreIdentity.model`; None: that of any store."""
         self.size = size
         self.crop_bytes = crop_bytes
+        self.model = model
         self._other: StoreIdentity | None = None
 
     def measure_also(self, other: StoreIdentity | None) -> None:
@@ -96,7 +98,7 @@ class CodedExtractor:
     def keep_one(self, model: str) -> None:
         """As that of `BatchExtractor`."""
         if self._other is not None and self._other.model == model:
-            self.size = self._other.embedding_size
+            self.size, self.model = self._other.embedding_size, model
         self._other = None
 
     def extract(
@@ -124,7 +126,8 @@ class CodedExtractor:
             self._others(faces),
             pa.array([self.crop(face) for face in faces], pa.binary()),
         ]
-        return pa.table(columns, schema=face_schema(self.size).append(CROP))
+        schema = face_schema(self.size).append(CROP)
+        return pa.table(columns, schema=schema if self.model is None else schema.with_metadata({MODEL: self.model}))
 
     def _others(self, faces: Sequence[Shown]) -> pa.Array:
         other = self._other

@@ -31,7 +31,7 @@ def install(crop_bytes: int) -> None:
     ) -> CodedExtractor:
         set_threads(settings.run.threads)
         print(LOADED + str(time.monotonic()), file=sys.stderr, flush=True)
-        extractor = CodedExtractor(identity.embedding_size, crop_bytes)
+        extractor = CodedExtractor(identity.embedding_size, crop_bytes, identity.model)
         extractor.measure_also(other)
         return extractor
 
