@@ -37,16 +37,16 @@ if TYPE_CHECKING:
 
 @click.group(cls=CommandGroup, invoke_without_command=True)
 @click.option("--store", type=PATH, metavar="DIR", help="The store.")
-@click.option("--yes", is_flag=True, help="Build it even if many photos are gone.")
+@click.option("--yes", is_flag=True, help="Build it even if many photos are missing.")
 @settings_options(REINDEX_FLAGS)
 @output_options
 @click.pass_context
 def reindex(context: click.Context, store: Path | None, yes: bool, as_json: bool, settings: Settings) -> None:
     """Index a store by another model, or by other settings.
 
-    Builds a second index beside the one that answers, while the store can be used, and runs and posts go on. People,
-    names, merges and corrections stay. The faces stay those that they are: each is cut out of its photo again, or out
-    of its stored picture if the photo is gone. It can be stopped at any time, and goes on when it is called again.
+    Builds a second index while the present one answers, and runs and posts continue. People, names, merges and
+    corrections stay. No face is detected again: each is cut out of its photo, or out of its stored picture if the photo
+    is missing. It can be stopped at any time; called again, it continues.
 
     \b
     Examples:
@@ -215,7 +215,7 @@ def _say(estimate: Estimate) -> None:
         f"{estimate.bytes / 2**20:,.0f} MiB of {estimate.free_bytes / 2**30:,.0f} GiB free{time}"
     ]
     if estimate.missing:
-        lines.append(f"{estimate.missing:,} photos are gone: the pictures that are stored of their faces serve")
+        lines.append(f"{estimate.missing:,} photos are missing: the pictures that are stored of their faces serve")
     if not estimate.calibrated:
         lines.append(f"{estimate.weights} is not calibrated: what a threshold means is not known")
     for line in lines:
@@ -231,7 +231,7 @@ def _lines(summary: dict[str, Any]) -> Iterator[str]:
         seconds = summary["seconds"]
         yield f"built in {seconds / 60:,.1f} minutes: {1000 * seconds / measured:,.0f} ms for each face"
     if pictures:
-        yield f"{pictures:,} faces from their stored picture, because the photo is gone or another one now"
+        yield f"{pictures:,} faces from their stored picture, because the photo is missing or has changed"
     if cosines := sorted(summary.get("cosines", ())):
         lowest, median = cosines[0], cosines[len(cosines) // 2]
         yield f"{len(cosines):,} faces have both: cosine of the two vectors {median:.4f} (median), {lowest:.4f} (least)"

@@ -7,6 +7,7 @@ one person are told apart, as biased towards the model that answers. Pairs of tw
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -16,16 +17,17 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.config import Settings
-from pipeline.errors import InputError, ReindexMissing
+from pipeline.errors import InputError, MasterKeyMissing, ReindexMissing
 from pipeline.evaluation.pair_distances import ScoredPairs, all_distances, closest_impostors, reach
 from pipeline.evaluation.pairs import FMRS, FnmrAtFmr, contract_threshold, described, match_cut, rates_of
 from pipeline.evaluation.plots import line_plot
 from pipeline.evaluation.report import Report, Row, Section, Table
 from pipeline.evaluation.statistics import error_curve, squared_distances, threshold_at_fmr
 from pipeline.jobs.accounts import find_account
+from pipeline.jobs.people import People
 from pipeline.jobs.store import Store, open_store
 from pipeline.matching.calibration import Calibration
-from pipeline.store import StoreIdentity, read_embeddings
+from pipeline.store import Regrouping, StoreIdentity, read_embeddings
 from pipeline.texts import nfc
 from pipeline.types import BoolArray, DoubleArray, FloatArray, IntArray, Progress
 
@@ -39,6 +41,8 @@ _RATES = (
     "the source, merges and moved faces."
 )
 _BIASED = "Pairs that the model put together which answers now; the pairs that it missed are not among them."
+_OTHERWISE = ("joins", "moves", "new", "gone", "kept_apart")  # of a Regrouping
+_OTHERWISE_TEXT = "A swap alone decides nothing again. This is what a regroup after it would change."
 _CHANGED = "The distance to another face of the same person, as a part of the threshold: above 1 they do not match."
 
 
@@ -71,6 +75,7 @@ class ReindexComparison:
     new: ModelRates
     threshold_of_rate: float | None  # T of the new model at the rate that the store's T has with the other one
     build_seconds: float | None
+    otherwise: dict[str, int] | None  # what a regroup by the new model would change, counted; None: not known
 
 
 @dataclass(frozen=True)
@@ -101,6 +106,7 @@ def report_reindex(
         faces, left_out = _sample(opened, table, identities)
         summary = opened.generation_summary()
         threshold = opened.settled.match.threshold
+        otherwise = _otherwise(opened, account, directory)
     progress.start("pairs", None)
     trusted = _trusted(faces.table)
     scored = [_scored(vectors, faces, trusted) for vectors in faces.vectors]
@@ -120,10 +126,44 @@ def report_reindex(
         new=models[1],
         threshold_of_rate=contract_threshold(threshold_at_fmr(scored[1][0].impostor, rate), new) if rate else None,
         build_seconds=summary.get("seconds"),
+        otherwise=None if otherwise is None else {name: len(getattr(otherwise, name)) for name in _OTHERWISE},
     )
     changed = _changed(faces, [match_cut(threshold, Calibration.from_dict(each.calibration)) for each in identities])
     figures = {**asdict(result), "weights": f"{identities[0].weights} and {other.weights}"}
-    return Report(result, figures, [*_sections(result, [pairs for pairs, _ in scored], changed)])
+    sections = [*_sections(result, [pairs for pairs, _ in scored], changed), *_otherwise_sections(otherwise)]
+    return Report(result, figures, sections)
+
+
+def _otherwise(store: Store, account: str | None, directory: str) -> Regrouping | None:
+    """What a regroup by the new model would change; None where a swap is not possible now, and in an encrypted store
+    without its key."""
+    try:
+        store.unlock()
+        answer = People(store, account, directory).swap_and_regroup(dry_run=True).regrouped
+    except (ReindexMissing, MasterKeyMissing):
+        return None
+    return None if answer is None else answer.regrouping
+
+
+def _otherwise_sections(found: Regrouping | None) -> Iterator[Section]:
+    if found is None:
+        return
+
+    def who(person_id: str | None) -> str:
+        return "nobody" if person_id is None else found.names.get(person_id, person_id)
+
+    text = f"{len(found.joins):,} groups of people would be one, {len(found.moves):,} faces would be somebody else's"
+    rows = [
+        Row("regroup", f"{text}, and {len(found.new):,} people would be new"),
+        Row("", "`reindex swap --regroup --dry-run` lists all of it"),
+    ]
+    moves = Counter((move.before, move.after) for move in found.moves)
+    moved = [(who(before), "somebody new" if after in found.new else who(after), f"{n:,}")
+             for (before, after), n in moves.most_common(_LISTED)]  # fmt: skip
+    joins = [(who(first), ", ".join(map(who, others))) for first, *others in found.joins[:_LISTED]]
+    tables = [Table(("people that would be one", "with"), joins)] if joins else []
+    tables += [Table(("faces of", "that would be of", "faces"), moved)] if moved else []
+    yield Section("What the new model would decide otherwise", rows, _OTHERWISE_TEXT, tables)
 
 
 def _sample(store: Store, table: pa.Table, identities: tuple[StoreIdentity, StoreIdentity]) -> tuple[_Faces, int]:

@@ -1,7 +1,7 @@
-"""Builds a second index of a store, by other weights or settings, beside the one that answers.
+"""Builds a second index of a store, by other weights or settings, while the present one answers.
 
 The faces stay those that they are, where they are: each is cut out of its photo, measured and embedded again. If the
-photo is gone, or is another one now, the picture that the store has of a reference serves, if it is large enough.
+photo is missing or has changed, the picture that the store has of a reference serves, if it is large enough.
 """
 
 from __future__ import annotations
@@ -66,10 +66,10 @@ from pipeline.types import OK, QUALITIES, Progress
 if TYPE_CHECKING:
     from pipeline.jobs.cluster.engine import RayEngine
 
-CHANGEABLE: Final = ("align.margin_px", "align.resampling", "embed.centre", "run.mode")  # beside the weights
+CHANGEABLE: Final = ("align.margin_px", "align.resampling", "embed.centre", "run.mode")  # and the weights
 _TRIED: Final = 16  # photos, for the estimate
 _PAGE: Final = 8192  # photos of which the faces are asked for at once
-_FACE_BYTES: Final = 200  # of a face's rows in the catalog, beside the vector
+_FACE_BYTES: Final = 200  # of a face's rows in the catalog, without the vector
 _Row: TypeAlias = dict[str, Any]  # of MEASURED_SCHEMA
 
 
@@ -97,11 +97,11 @@ def reindex(
     missing_too: bool = False,
     say: Callable[[Estimate], None] = lambda _: None,
 ) -> dict[str, Any]:
-    """Builds another index of the store at `path`, or goes on with the build; the index that answers stays. Returns the
+    """Builds another index of the store at `path`, or continues the build; the index that answers stays. Returns the
     numbers of `generation_summary`, with the weights.
 
     `settings`: the command's, of which the weights count, and the settings `changed` (keys of CHANGEABLE).
-    `missing_too`: however many photos are gone. `say` is told the estimate before the build begins. Raises
+    `missing_too`: however many photos are missing. `say` is told the estimate before the build begins. Raises
     ReindexUnderWay, PhotosMissing, StoreFull, StoreLocked, Interrupted, UsageError, ModelError, DeviceError.
     """
     values = {key: getattr(getattr(settings, key.split(".")[0]), key.split(".")[1]) for key in changed}
@@ -175,7 +175,7 @@ class Reindex:
 
     def estimate(self, *, missing_too: bool = False) -> Estimate:
         """What the build needs, or the rest of it; some photos are tried for it. `missing_too`: however many photos are
-        gone. Raises PhotosMissing, StoreFull, ModelError, DeviceError."""
+        missing. Raises PhotosMissing, StoreFull, ModelError, DeviceError."""
         photos = faces = missing = 0
         tried: list[list[Face]] = []
         self._shown.start("look for photos", self._store.count_unmeasured())
@@ -206,8 +206,8 @@ class Reindex:
         return (time.monotonic() - begun) / len(done) * faces if done else None
 
     def build(self) -> None:
-        """Begins the index, or goes on with it, until it has all faces. Raises Interrupted after the shard in progress
-        once `stop` is set; the same call goes on."""
+        """Begins the index, or continues it, until it has all faces. Raises Interrupted after the shard in progress
+        once `stop` is set; the same call continues."""
         if not self.begun:
             self._store.begin_generation(self.identity)
         self._since = time.monotonic()
@@ -275,7 +275,7 @@ class Reindex:
         rows, counts, cosines = list[_Row](), Counter[str](), list[float]()
         for photo, row in zip(photos, extracted, strict=True):
             self._missing += row.status in (ImageMissing.status, ImageUnreadable.status) and _is_file(photo)
-            if self._missing > self._missing_allowed:  # the disk may have gone
+            if self._missing > self._missing_allowed:  # a disk may have been unmounted
                 raise PhotosMissing(missing=self._missing, photos=self._photos)
             if row.status == OK:
                 counts["from_photos"] += len(photo)

@@ -47,7 +47,7 @@ class StoredPictures:
         try:
             data = open_image(folder, guid, read_object(folder, guid), face["image_sha256"], self._keys[account])
             image = self._decoder(data)
-        except (StoreDamaged, ImageRejected):  # replaced meanwhile, or damaged, which `check` tells
+        except (StoreDamaged, ImageRejected):  # replaced since, or damaged, which `check` tells
             return None
         ((left, top),) = origins_of_cuts(np.array([[x1, y1, x2, y2]], np.float32))
         moved = {name: face[name] - (left if name[0] == "x" else top) for name in ("x1", "y1", "x2", "y2")}

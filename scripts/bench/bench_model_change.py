@@ -9,7 +9,7 @@ regroup, gets 20 further photos; the regroup is undone, and the swap is rolled b
 Asserts that after the swap all names, merges, constraints and owners of faces are as they were but for what the
 regroup says that it changed, that the regroup respects them, and that after its undo and the rollback everything is as
 before, but for the further photos. Tells pairwise precision, recall and F before, after and after the regroup, and the
-seconds and bytes of the build beside those of a fresh run. Writes model_change-<device>.json.
+seconds and bytes of the build and of a fresh run. Writes model_change-<device>.json.
 """
 
 from __future__ import annotations

@@ -98,7 +98,7 @@ class Phases:
         self.figures: dict[str, Any] = {}
 
     def live(self, name: str, seconds: float, models: Sequence[str], *words: str) -> None:
-        """Load for so long, and a command meanwhile ("build", or the words of one). `models`: that may answer."""
+        """Load for so long, and a command in it ("build", or the words of one). `models`: that may answer."""
         args, requests = self._args, round(self._args.rate * seconds)
         photos = sorted(map(str, Path(args.photos).rglob("*.jpg")))[:200] if args.photos else []
         self._generator.begin(

@@ -13,8 +13,16 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from pipeline.config import Settings
-from pipeline.errors import Interrupted, PhotosMissing, ReindexMissing, ReindexUnderWay, StoreLocked, UsageError
+from pipeline.config import SecuritySettings, Settings
+from pipeline.errors import (
+    Interrupted,
+    MasterKeyMissing,
+    PhotosMissing,
+    ReindexMissing,
+    ReindexUnderWay,
+    StoreLocked,
+    UsageError,
+)
 from pipeline.evaluation.reindexing import report_reindex
 from pipeline.jobs import reindex_pictures
 from pipeline.jobs.people import People
@@ -32,6 +40,10 @@ pytestmark = pytest.mark.usefixtures("sface_installed")
 
 def by(settings: Settings, weights: str) -> Settings:
     return dataclasses.replace(settings, model=dataclasses.replace(settings.model, weights=weights))
+
+
+def secured(settings: Settings, security: SecuritySettings) -> Settings:
+    return dataclasses.replace(settings, security=security)
 
 
 def build(
@@ -339,6 +351,24 @@ def test_a_swap_whose_regroup_changes_nothing(photos: Path, runner: Runner, sett
     assert answer("check", "--store", store)["counts"]["faces_in_one_index_only"] == 0
 
 
+def test_an_encrypted_store(photos: Path, runner: Runner, settings: Settings, tmp_path: Path) -> None:
+    """Its stored pictures serve with the key, and no picture lies open in it afterwards."""
+    store, key = tmp_path / "store", tmp_path / "keys" / "master.key"
+    runner(photos, settings=secured(settings, SecuritySettings(encrypt=True, master_key_file=str(key))))
+    (photos / "a1.jpg").unlink()  # of a reference
+    keyed = secured(settings, SecuritySettings(master_key_file=str(key)))
+    with pytest.raises(MasterKeyMissing):
+        build(store, by(settings, "sface"), missing_too=True)
+    summary = build(store, by(keyed, "sface"), missing_too=True)
+    assert (summary["from_pictures"], summary["without_reference"]) == (1, 0)
+    with open_store(store, keyed, command="test") as opened:
+        opened.unlock()
+        assert People(opened).swap_and_regroup().weights == "sface"
+        opened.drop_generation(older=True)
+    assert people_of(store)
+    assert not [f for f in store.rglob("*") if f.is_file() and b"\xff\xd8\xff\xe0\x00\x10JFIF" in f.read_bytes()]
+
+
 def test_a_comparison_is_of_pairs_that_no_model_joined(
     photos: Path, runner: Runner, settings: Settings, tmp_path: Path
 ) -> None:
@@ -352,6 +382,7 @@ def test_a_comparison_is_of_pairs_that_no_model_joined(
         people.name(two.person_id, "Eileen")
     result = report_reindex(store, settings, RecordedProgress()).result
     assert (result.people, result.genuine_pairs) == (2, 0)
+    assert result.otherwise == {"joins": 0, "moves": 0, "new": 0, "gone": 0, "kept_apart": 0}
     assert result.biased_pairs > 10
     assert result.impostor_pairs > 10
     with open_store(store, command="test") as opened:

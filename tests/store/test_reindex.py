@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +21,7 @@ from pipeline.store import MEASURED_SCHEMA, USER, Change, Rows, StoreIdentity, v
 from pipeline.store.files import faults
 from pipeline.store.local import LocalStore
 from pipeline.types import QUALITIES, Measured
+from tests.people.broken_disk import broken_at
 from tests.store.store_samples import (
     SOURCE,
     Asked,
@@ -372,3 +375,20 @@ def test_a_reindex_that_is_killed_goes_on(client: LocalStore, tmp_path: Path) ->
             assert contents(after) == expected, name
             assert sound(after)
         shutil.rmtree(store)
+
+
+def test_a_reindex_on_a_full_disk_goes_on(client: LocalStore, tmp_path: Path, full: bool) -> None:
+    client.close()
+    twin = shutil.copytree(client.path, tmp_path / "twin")
+    names = points(twin)
+    with LocalStore.open(twin, command="test") as store:
+        expected = contents(store)
+    for name in names if full else names[::5]:
+        one = shutil.copytree(client.path, tmp_path / "one")
+        with suppress(StoreError), broken_at(name, errno.ENOSPC):
+            reindex(one)
+        reindex(one)
+        with LocalStore.open(one, command="test") as store:
+            assert contents(store) == expected, name
+            assert sound(store)
+        shutil.rmtree(one)

@@ -220,11 +220,11 @@ def write_changes(catalog: Catalog, changes: Sequence[Change], now: datetime) ->
     _change_persons(catalog, parts, now)
     for part in parts:
         _delete_persons(catalog, part)
-    _insert_references(catalog, parts)
+    in_both = _insert_references(catalog, parts)
     for part in parts:
         change, faces = part.change, part.after.faces
         owners = {str(columns["person_id"]) for columns in faces.values() if columns["person_id"] is not None}
-        touched = {*part.after.references, *part.change.before.references, *owners}
+        touched = {*part.after.references, *part.change.before.references, *owners} - in_both
         keep_references(catalog, part.directory, touched, [*faces], change.leaving)
         if part.correction_id is not None:
             place = part.correction_id, part.directory or None, part.position
@@ -440,23 +440,30 @@ def _delete_persons(catalog: Catalog, part: _Numbered) -> None:
         forget_corrections(catalog, part.directory, gone)
 
 
-def _insert_references(catalog: Catalog, parts: Sequence[_Numbered]) -> None:
-    rows = []
+def _insert_references(catalog: Catalog, parts: Sequence[_Numbered]) -> set[str]:
+    """Returns the persons who got theirs in the other generation as well: their face was posted with both vectors."""
+    rows, in_both = list[dict[str, Any]](), set[str]()
+    is_kept = catalog.other is not None and catalog.other.complete
     for part in parts:
         for person_id, face_id in part.after.references.items():
-            if face_id is not None:
-                guid, *_ = part.change.pictures.get(person_id, (None,))
-                rows.append(
-                    {
-                        "generation": catalog.generation,
-                        "person_id": person_id,
-                        "face_id": face_id,
-                        "image_guid": guid,
-                        "seq": part.reference_seqs[person_id],
-                        "commit_number": catalog.commit_number,
-                    }
-                )
+            if face_id is None:
+                continue
+            guid, *_ = part.change.pictures.get(person_id, (None,))
+            row = {
+                "generation": catalog.generation,
+                "person_id": person_id,
+                "face_id": face_id,
+                "image_guid": guid,
+                "seq": part.reference_seqs[person_id],
+                "commit_number": catalog.commit_number,
+            }
+            rows.append(row)
+            for own, measured in _measured(catalog, part.change, face_id):
+                if is_kept and measured.embedding is not None:
+                    rows.append(row | own)
+                    in_both.add(person_id)
     catalog.insert("reference_faces", rows)
+    return in_both
 
 
 # Rows of any table

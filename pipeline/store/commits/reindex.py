@@ -1,5 +1,5 @@
-"""A second generation of a store's numbers, by another model: begun, built beside the current one, completed, made the
-current one, dropped. Who, which faces and what is stated of them belong to no generation and stay as they are.
+"""A second generation of a store's numbers, by another model: begun, built while the current one answers, completed,
+made the current one, dropped. People, faces and constraints belong to no generation and stay as they are.
 
 A generation that is being built gets the detections and vectors of all faces, some photos in each transaction; commits
 of new photos bring theirs with them. So the tables tell which faces are left, and nothing has to be remembered of a
