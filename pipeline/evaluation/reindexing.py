@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.config import Settings
-from pipeline.errors import InputError, MasterKeyMissing, ReindexMissing
+from pipeline.errors import FacepipeError, InputError, ReindexMissing
 from pipeline.evaluation.pair_distances import ScoredPairs, all_distances, closest_impostors, reach
 from pipeline.evaluation.pairs import FMRS, FnmrAtFmr, contract_threshold, described, match_cut, rates_of
 from pipeline.evaluation.plots import line_plot
@@ -126,7 +126,7 @@ def report_reindex(
         new=models[1],
         threshold_of_rate=contract_threshold(threshold_at_fmr(scored[1][0].impostor, rate), new) if rate else None,
         build_seconds=summary.get("seconds"),
-        otherwise=None if otherwise is None else {name: len(getattr(otherwise, name)) for name in _OTHERWISE},
+        otherwise=None if isinstance(otherwise, str) else {name: len(getattr(otherwise, name)) for name in _OTHERWISE},
     )
     changed = _changed(faces, [match_cut(threshold, Calibration.from_dict(each.calibration)) for each in identities])
     figures = {**asdict(result), "weights": f"{identities[0].weights} and {other.weights}"}
@@ -134,27 +134,28 @@ def report_reindex(
     return Report(result, figures, sections)
 
 
-def _otherwise(store: Store, account: str | None, directory: str) -> Regrouping | None:
-    """What a regroup by the new model would change; None where a swap is not possible now, and in an encrypted store
-    without its key."""
+def _otherwise(store: Store, account: str | None, directory: str) -> Regrouping | str:
+    """What a regroup by the new model would change, or why that is not known."""
     try:
         store.unlock()
         answer = People(store, account, directory).swap_and_regroup(dry_run=True).regrouped
-    except (ReindexMissing, MasterKeyMissing):
-        return None
-    return None if answer is None else answer.regrouping
+    except FacepipeError as exc:
+        return str(exc)
+    return "" if answer is None or answer.regrouping is None else answer.regrouping
 
 
-def _otherwise_sections(found: Regrouping | None) -> Iterator[Section]:
-    if found is None:
+def _otherwise_sections(found: Regrouping | str) -> Iterator[Section]:
+    title = "What the new model would decide otherwise"
+    if isinstance(found, str):
+        yield Section(title, [Row("regroup", f"not known: {found}")])
         return
 
     def who(person_id: str | None) -> str:
         return "nobody" if person_id is None else found.names.get(person_id, person_id)
 
-    text = f"{len(found.joins):,} groups of people would be one, {len(found.moves):,} faces would be somebody else's"
+    text = f"{len(found.joins):,} groups of people would be one, {len(found.moves):,} faces would move"
     rows = [
-        Row("regroup", f"{text}, and {len(found.new):,} people would be new"),
+        Row("regroup", f"{text}, {len(found.new):,} people would be new"),
         Row("", "`reindex swap --regroup --dry-run` lists all of it"),
     ]
     moves = Counter((move.before, move.after) for move in found.moves)
@@ -163,7 +164,7 @@ def _otherwise_sections(found: Regrouping | None) -> Iterator[Section]:
     joins = [(who(first), ", ".join(map(who, others))) for first, *others in found.joins[:_LISTED]]
     tables = [Table(("people that would be one", "with"), joins)] if joins else []
     tables += [Table(("faces of", "that would be of", "faces"), moved)] if moved else []
-    yield Section("What the new model would decide otherwise", rows, _OTHERWISE_TEXT, tables)
+    yield Section(title, rows, _OTHERWISE_TEXT, tables)
 
 
 def _sample(store: Store, table: pa.Table, identities: tuple[StoreIdentity, StoreIdentity]) -> tuple[_Faces, int]:

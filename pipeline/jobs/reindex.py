@@ -13,7 +13,7 @@ import shutil
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from functools import cache, partial
 from itertools import groupby
@@ -26,6 +26,7 @@ import pyarrow as pa
 
 from pipeline.config import AUTO, OUTPUT_SECTIONS, RAY, EmbedSettings, Settings
 from pipeline.errors import (
+    BucketFailed,
     ImageMissing,
     ImageRejected,
     ImageUnreadable,
@@ -251,7 +252,7 @@ class Reindex:
         runs = store.folder.path("runs")
         remove_builds(runs)
         folder = ShardFolder.of_build(self._settings.run.shard_folder or str(runs), identity.output_hash)
-        stack.callback(folder.clear)
+        stack.callback(_clear, folder)
         metadata = {**shard_metadata(identity), "run_id": folder.address.split("/")[-2]}
         starting = partial(self._shown.meanwhile, "starting the workers")
         return RayEngine(Order(self._settings, identity, None, store.path, folder, metadata), starting)
@@ -305,6 +306,11 @@ class Reindex:
     def _load(self) -> BatchExtractor:
         with loading_models(self._stop), self._shown.meanwhile("loading the models"):
             return load_extractor(self._settings, self.identity, self._store.path, NETWORK_THREADS)
+
+
+def _clear(folder: ShardFolder) -> None:
+    with suppress(BucketFailed):  # it must not hide why a build ended
+        folder.clear()
 
 
 def _is_file(photo: Sequence[Face]) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import bisect
 import itertools
+import logging
 import threading
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
@@ -20,7 +21,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from pipeline.errors import InputError, RequestError
+from pipeline.errors import InputError, RequestError, StoreError
 from pipeline.matching.references import IndexView, ReferenceIndex
 from pipeline.people.locks import DirectoryLock, PostLock
 from pipeline.people.records import Records, Stored, StoredDirectory
@@ -28,6 +29,7 @@ from pipeline.runtime.device import HOST
 from pipeline.store import Change, Committed, LocalStore, References, Segment, segment_files
 
 MAX_TAIL: Final = 2**16  # references in memory, until they are mapped
+_log = logging.getLogger(__name__)
 
 
 class PersonIds:
@@ -291,14 +293,17 @@ class Directories:
 
     def switch(self) -> None:
         """After the store's current generation became another: maps the references of all directories again. The caller
-        keeps changes out. If that fails, whoever asks for them next tries again."""
+        keeps changes out. If that fails, it is logged, and whoever asks for them next tries again."""
         directories = self.all()
         for directory in directories:
             with directory.lock.alone():
                 directory.forget_index(self._client.identity.embedding_size)
         for directory in directories:
-            with directory.lock.alone():
-                directory.map_again()
+            try:
+                with directory.lock.alone():
+                    directory.map_again()
+            except StoreError:
+                _log.exception("the references of %s could not be mapped after a switch", directory.name)
 
     @contextmanager
     def using(self, account_id: int, name: str) -> Iterator[Directory]:

@@ -17,9 +17,8 @@ def undo(plan: Plan, request: CorrectionRequest) -> None:
     """Plans the way back from the correction that is asked for, or from the last one of the origin. Raises
     CorrectionImpossible, UndoBlocked, PictureMissing."""
     last = _wanted(plan, request)
-    owners = (columns["person_id"] for columns in last.before.faces.values())
-    known = plan.directory.of({*last.after.persons, *last.after.references, *filter(None, owners)})
-    last = plan.undoes = _by_this_model(plan, last) if last.by_other_model else last
+    known = plan.directory.of({*last.after.persons, *last.after.references, *_owners(last)})
+    last = plan.undoes = _by_this_model(plan, last, request) if last.by_other_model else last
     for what in (*_changed_since(plan, last), *_lost_vectors(last)):
         raise UndoBlocked(correction_id=last.correction_id, kind=last.kind, detail=what)
     wanted = [face_id for face_id in last.before.references.values() if face_id is not None]
@@ -48,13 +47,18 @@ def _wanted(plan: Plan, request: CorrectionRequest) -> Correction:
     return wanted
 
 
-def _by_this_model(plan: Plan, last: Correction) -> Correction:
+def _owners(last: Correction) -> set[str]:
+    """The persons whose faces it moved, and to whom."""
+    moved = (*last.before.faces.values(), *last.after.faces.values())
+    return {str(columns["person_id"]) for columns in moved if columns["person_id"] is not None}
+
+
+def _by_this_model(plan: Plan, last: Correction, request: CorrectionRequest) -> Correction:
     """The correction as if the model that answers now had made it. Its people have the references that they have now.
     Undone, each has the one from before; if that has no vector by this model, or a posted face took its place, the
     present one; if that is no longer theirs, the best of their faces."""
     owners = {face_id: columns["person_id"] for face_id, columns in last.before.faces.items()}  # once it is undone
-    moved = {columns["person_id"] for columns in (*last.before.faces.values(), *last.after.faces.values())}
-    persons = sorted(last.after.references.keys() | moved - {None})
+    persons = sorted(last.after.references.keys() | _owners(last))
     references = plan.client.reference_faces(persons)
     own: dict[str | None, dict[int, StoredFace]] = {person_id: {} for person_id in persons}
     for face in plan.faces(list(owners), persons):
@@ -62,6 +66,12 @@ def _by_this_model(plan: Plan, last: Correction) -> Correction:
         if face.has_embedding and owner in own:
             own[owner][face.face_id] = face
     before, after = dict[str, int | None](), dict[str, int | None]()
+
+    def able(face: StoredFace) -> bool:
+        """Whether the face can be a reference: a new one needs a picture."""
+        is_one = references.get(str(face.person_id)) == face.face_id
+        return is_one or request.dry_run or plan.pictures.find([face])
+
     for person_id in persons:
         now, theirs = references.get(person_id), own[person_id]
         if last.before.persons.get(person_id, {}) is None:  # the correction made this person
@@ -70,7 +80,7 @@ def _by_this_model(plan: Plan, last: Correction) -> Correction:
             new = now
         else:
             wanted = last.before.references.get(person_id), now
-            new = next((face_id for face_id in wanted if face_id in theirs), None)
+            new = next((face_id for face_id in wanted if face_id in theirs and able(theirs[face_id])), None)
             if new is None and theirs:
                 new = plan.pictures.pick(person_id, [*theirs.values()])
         if new != now:

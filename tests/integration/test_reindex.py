@@ -57,6 +57,16 @@ def switch(store: Path, *, back: bool = False) -> None:
         opened.switch_generation(back=back)
 
 
+def named(store: Path) -> list[str]:
+    """The ids of the two people, who get names."""
+    with open_store(store, command="test") as opened:
+        people = People(opened)
+        ids = [person.person_id for person in people.all()]
+        for person_id, name in zip(ids, ("Grace", "Eileen"), strict=True):
+            people.name(person_id, name)
+    return ids
+
+
 def people_of(store: Path) -> list[dict[str, Any]]:
     """Who there is, and whose each face is."""
     with LocalStore.open(store, command="test") as client:
@@ -86,12 +96,9 @@ def test_a_store_changes_its_model_and_keeps_its_people(
 ) -> None:
     store, sface = tmp_path / "store", by(settings, "sface")
     runner(photos)
+    one, two = named(store)
     with open_store(store, command="test") as opened:
-        people = People(opened)
-        one, two = people.all()
-        people.name(one.person_id, "Grace")
-        people.name(two.person_id, "Eileen")
-        people.not_same(one.person_id, two.person_id)
+        People(opened).not_same(one, two)
     fresh = tmp_path / "fresh"
     runner(photos, store=fresh, settings=sface)
     (photos / "g1.webp").unlink()
@@ -150,16 +157,12 @@ def test_what_the_former_model_corrected_is_undone_by_the_new_one(
     """Of people who are known by another face than before, or by one that was `posted` since."""
     store = tmp_path / "store"
     runner(photos)
-    with open_store(store, command="test") as opened:
-        people = People(opened)
-        one, two = people.all()
-        people.name(one.person_id, "Grace")
-        people.name(two.person_id, "Eileen")
+    one, two = named(store)
     before = people_of(store)
     with open_store(store, command="test") as opened:
         people = People(opened)
         faces = {face["face_id"]: face for name in ("Grace", "Eileen") for face in people.photos(name)}
-        references = [*opened.local.reference_faces([one.person_id, two.person_id]).values()]
+        references = [*opened.local.reference_faces([one, two]).values()]
         graces = [face["face_id"] for face in people.photos("Grace") if face["face_id"] not in references]
         for face in graces:
             people.move(face, "Eileen")
@@ -173,19 +176,19 @@ def test_what_the_former_model_corrected_is_undone_by_the_new_one(
     if posted:
         with serving(store, settings=by(SETTINGS, "auto")) as served:
             client = served.service.directories._client
-            (stand_in,) = client.reference_faces([two.person_id]).values()
+            (stand_in,) = client.reference_faces([two]).values()
             Image.open(faces[stand_in]["path"]).resize((240, 240)).save(tmp_path / "post.jpg")
             post = client.account_id("default"), "main", (tmp_path / "post.jpg").read_bytes()
             assert served.service.post(*post, PostRequest(insert=False)).account_updated
-            assert client.reference_faces([two.person_id]) != {two.person_id: stand_in}
+            assert client.reference_faces([two]) != {two: stand_in}
     with open_store(store, command="test") as opened:
         people = People(opened)
         for _ in graces:
             people.undo()
-        known = opened.local.reference_faces([one.person_id, two.person_id])
-        assert known[one.person_id] in graces
-        assert known[two.person_id] not in references
-        assert known[two.person_id] in {face["face_id"] for face in opened.faces_of([two.person_id]).to_pylist()}
+        known = opened.local.reference_faces([one, two])
+        assert known[one] in graces
+        assert known[two] not in references
+        assert known[two] in {face["face_id"] for face in opened.faces_of([two]).to_pylist()}
     kept = ("face_id", "person", "outcome", "person_id", "name", "parent_id")
     owners = [{k: row[k] for k in kept if k in row} for row in people_of(store)]
     assert [row for row in owners if row.get("face_id", 0) in {0, *faces}] == [
@@ -193,9 +196,15 @@ def test_what_the_former_model_corrected_is_undone_by_the_new_one(
     ]
     switch(store, back=True)
     with open_store(store, command="test") as opened:
-        now = opened.local.reference_faces([one.person_id, two.person_id])
-        assert now[one.person_id] in references
-        assert now[two.person_id] == known[two.person_id]
+        now = opened.local.reference_faces([one, two])
+        assert now[one] in references
+        assert now[two] == known[two]
+        people = People(opened)
+        last = people.log(1)[0]
+        assert last.kind == "undo"
+        people.undo(last.correction_id)  # the former model answers, and the other one answered when it was undone
+        assert graces[0] in {face["face_id"] for face in opened.faces_of([two]).to_pylist()}
+    assert people_of(store)
 
 
 def test_other_settings_of_the_same_model(photos: Path, runner: Runner, settings: Settings, tmp_path: Path) -> None:
@@ -375,11 +384,7 @@ def test_a_comparison_is_of_pairs_that_no_model_joined(
     store = tmp_path / "store"
     runner(photos)
     build(store, by(settings, "sface"))
-    with open_store(store, command="test") as opened:
-        people = People(opened)
-        one, two = people.all()
-        people.name(one.person_id, "Grace")
-        people.name(two.person_id, "Eileen")
+    named(store)
     result = report_reindex(store, settings, RecordedProgress()).result
     assert (result.people, result.genuine_pairs) == (2, 0)
     assert result.otherwise == {"joins": 0, "moves": 0, "new": 0, "gone": 0, "kept_apart": 0}

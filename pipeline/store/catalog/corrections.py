@@ -171,11 +171,13 @@ def correction_to_undo(
         what, generation, *texts = catalog.rows(sql, [undoes])[0]
         before, after = texts[::-1] if kind == "undo" else texts
     was, is_now = rows_of_json(before), rows_of_json(after)
-    other_model = "SELECT count(*) FROM core.corrections WHERE correction_id >= ? AND generation <> ?"
-    by_other_model = bool(catalog.one(other_model, [undoes or number, catalog.generation]))
+    since = "correction_id >= ? AND generation <> ? AND directory_id = ?"
+    values = [undoes or number, catalog.generation, directory_id(catalog, account_id, directory)]
+    by_other_model = bool(catalog.one(f"SELECT count(*) FROM core.corrections WHERE {since}", values))
     if generation != catalog.generation:  # scores and reasons were of another model
         unknown = {"similarity_score": None, "rejection_reasons": None}
         was = replace(was, faces={face_id: {**row, **unknown} for face_id, row in was.faces.items()})
+    if by_other_model:  # which deletes the scores of both
         whose = ("person_id", "outcome")
         is_now = replace(is_now, faces={f: {name: row[name] for name in whose} for f, row in is_now.faces.items()})
     return Correction(number, kind, undoes, what, made_at, was, is_now, undone_at, merges_only, by_other_model)

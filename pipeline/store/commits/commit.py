@@ -34,6 +34,7 @@ from pipeline.store.commits.removal import (
     remove_persons,
     remove_photos,
     remove_references,
+    remove_unshown_posts,
 )
 from pipeline.store.files.durable import Folder
 from pipeline.store.files.objects import Row, write_objects
@@ -226,6 +227,8 @@ def write_changes(catalog: Catalog, changes: Sequence[Change], now: datetime) ->
         owners = {str(columns["person_id"]) for columns in faces.values() if columns["person_id"] is not None}
         touched = {*part.after.references, *part.change.before.references, *owners} - in_both
         keep_references(catalog, part.directory, touched, [*faces], change.leaving)
+        if catalog.other is not None and change.is_logged and change.before.references:
+            remove_unshown_posts(catalog, [*change.before.references])  # that only the other generation knew them by
         if part.correction_id is not None:
             place = part.correction_id, part.directory or None, part.position
             corrections.keep(catalog, part.change, *place, now, part.after.facts)

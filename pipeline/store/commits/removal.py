@@ -329,11 +329,14 @@ def remove_unshown_images(catalog: Catalog, guids: Sequence[str]) -> None:
     _remove_images(catalog, catalog.column(sql, [list(guids)]))
 
 
-def remove_unshown_posts(catalog: Catalog) -> None:
-    """The faces of posted images that are no references any more, in no generation; and the images with their last."""
+def remove_unshown_posts(catalog: Catalog, person_ids: Sequence[str] | None = None) -> None:
+    """The faces of posted images that are no references any more, in no generation; and the images with their last.
+    `person_ids`: only those of these persons."""
+    whose, values = ("", ()) if person_ids is None else (f" AND {_THESE_PERSONS}", [list(person_ids)])
     faces = catalog.rows(
         "SELECT face_id, media_id, ordinal FROM core.faces WHERE media_id IN (SELECT media_id FROM core.media"
-        " WHERE run_id IS NULL) AND face_id NOT IN (SELECT face_id FROM core.reference_faces)"
+        f" WHERE run_id IS NULL) AND face_id NOT IN (SELECT face_id FROM core.reference_faces){whose}",
+        values,
     )
     _remove_posted_faces(catalog, [(face, media) for face, media, _ in faces])
     files.erase_labels(catalog, [media for _, media, ordinal in faces if ordinal == 0])
