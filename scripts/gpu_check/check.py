@@ -55,6 +55,7 @@ STEPS: Final = (
     Step("parity", "parity", 150, 30, beside="tests"),
     Step("bench_extract", "benches", 240, 75),
     Step("run", "benches", 140, 40),
+    Step("model_change", "model_change", 120, 40),
     Step("bench", "rates", 170, 40),
     Step("jpeg", "jpeg", 60, 15, not_on_cpu="it compares CUDA's pixels with a CPU's"),
     Step("micro", "micro", 60, 20),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 import warnings
+from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, requires, version
 
 import torch
@@ -49,7 +50,7 @@ def env(options: Options, found: Findings) -> None:
     found.headline = f"{describe(device)}, torch {torch.__version__}"
     with found.part("trial"):
         for one in try_device(options.settings()):
-            found.put(one.subject, one.as_dict())
+            found.put(one.subject, asdict(one))
             found.expect(one.level != FAIL, f"{one.subject}: {one.detail}")
     with found.part("compiled loops"):
         found.put("numba's loops", load_host_networks() is not None)
