@@ -19,7 +19,7 @@ def tests(options: Options, found: Findings) -> None:
     lacking = [name for name in missing_packages()[1] if name in ("pytest", "pytest-timeout", "hypothesis")]
     if lacking:
         raise Skipped(f"not installed: {', '.join(lacking)}; pip install 'facepipe[dev]'")
-    which = "cuda or wait" if options.cuda else "nms and kernel"
+    which = "cuda or (wait and not cpu)" if options.cuda else "nms and kernel"
     # One process a folder; a quick run takes the one that has the tests above.
     folders = FOLDERS if options.cuda and not options.quick else FOLDERS[:1]
     running = {folder: _pytest(folder, which) for folder in folders}

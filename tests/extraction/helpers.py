@@ -46,14 +46,14 @@ def pillow_as_library(_: object, files: Sequence[bytes], device: torch.device) -
 
 
 def count_waits(work: Callable[[], object]) -> int:
-    torch.cuda.set_sync_debug_mode("warn")
-    try:
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        torch.cuda.set_sync_debug_mode("warn")  # which warns, once in a process, that it is a prototype
+        try:
             work()
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
-    return sum("synchroniz" in str(w.message) for w in caught)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    return sum("called a synchronizing" in str(w.message) for w in caught)
 
 
 class DispatchCounts(TorchDispatchMode):

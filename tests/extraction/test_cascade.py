@@ -16,9 +16,10 @@ from pipeline.config import AlignSettings, DetectSettings
 from pipeline.extraction.align import cut_crops
 from pipeline.extraction.detection import cascade, torch_networks, torch_nms
 from pipeline.extraction.detection.cascade import MtcnnDetector, MtcnnNetworks
-from pipeline.extraction.detection.torch_networks import CANVASES_PER_CALL, TorchNetworks
+from pipeline.extraction.detection.torch_networks import CANVASES_PER_CALL, TorchNetworks, load_networks
 from pipeline.extraction.images import torch_batch
 from pipeline.extraction.images.torch_batch import TorchBatch
+from pipeline.models.weights import detector_files
 from pipeline.runtime.arrays import on_host
 from pipeline.runtime.stage_times import ONET, PNET, RNET
 from pipeline.types import Detections
@@ -195,7 +196,7 @@ def test_operations_and_waits_of_the_device_path(
 
 
 @needs_cuda
-def test_waits_do_not_grow_with_the_batch(networks: TorchNetworks, images: list[np.ndarray]) -> None:
-    detector = MtcnnDetector(networks, DetectSettings())
+def test_waits_do_not_grow_with_the_batch(images: list[np.ndarray]) -> None:
+    detector = MtcnnDetector(load_networks(detector_files(), "cuda"), DetectSettings())
     one, many = (count_waits(partial(detector, TorchBatch(images * n, "cuda"))) for n in (1, 6))
     assert many <= one
