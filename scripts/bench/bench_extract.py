@@ -5,9 +5,10 @@
 
 From photo files to embedded faces; `run` goes on to a committed store. FOLDER of --faces holds lfw-view1/images and
 groups-with-boxes; the corpora are made in the folder of --work, once. Both sides run as one process with a thread per
-core and as one process per core with one thread, their models loaded and warm, in turns; of the reference the faster
-counts, of facepipe what `facepipe extract` does, in the modes `exact` and `fast`, and what `facepipe run` does. A turn
-goes over the photos as often as fills --turn-seconds (`passes`); the seconds in the result are those of one pass.
+core and as one process per core with one thread, on CUDA as four processes that share the cores, their models loaded
+and warm, in turns; of the reference the faster counts, of facepipe what `facepipe extract` does, in the modes `exact`
+and `fast`, and what `facepipe run` does. A turn goes over the photos as often as fills --turn-seconds (`passes`); the
+seconds in the result are those of one pass.
 
 The reference gets images of one size in one list. facepipe has the reference's crops (margin and resampling), and does
 more: it hashes files and pixels, judges quality and cuts the picture to store. On CUDA it has the settings of
@@ -89,7 +90,8 @@ def variants(settings: Settings, scratch: Path) -> dict[str, Variant]:
     it."""
     cores, passive = usable_cores(), {"OMP_WAIT_POLICY": "passive"}
     made: dict[str, Variant] = {}
-    for processes, threads in ((1, cores), (cores if settings.run.device == "cpu" else 2, 1)):
+    several = (cores, 1) if settings.run.device == "cpu" else (4, max(1, cores // 4))
+    for processes, threads in ((1, cores), several):
         layout = f"{processes}x{threads}"
         made[f"{OURS}_{layout}"] = Variant(make_facepipe, processes, threads, (settings,), passive, reads_ahead=True)
         made[f"{REFERENCE}_{layout}"] = Variant(make_reference, processes, threads, (settings,))

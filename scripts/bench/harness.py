@@ -24,6 +24,7 @@ import torch
 from pipeline.evaluation.bench.harness import Timing, turn_ratios
 
 SCHEMA: Final = 1
+ENV_COMMIT: Final = "FACEPIPE_COMMIT"  # of a checkout that travelled without its history
 RESULTS: Final = Path(__file__).resolve().parent / "results"
 PACKAGES: Final = (
     *("facepipe", "torch", "torchvision", "numpy", "pillow", "duckdb", "pyarrow"),
@@ -98,7 +99,7 @@ def machine(device: str = "cpu") -> dict[str, Any]:
     """What the figures were measured on."""
     on_cuda = device.startswith("cuda")
     return {
-        "commit": _git("rev-parse", "HEAD"),
+        "commit": _git("rev-parse", "HEAD") or os.environ.get(ENV_COMMIT),
         "dirty": None if (status := _git("status", "--porcelain")) is None else bool(status),
         "time": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "system": platform.platform(),

@@ -107,6 +107,8 @@ def pack(target: Path, faces: Path, python: str, there: Sequence[str], scratch: 
     wheels(scratch / "wheels", python, there)
     archived(target / "packages.tar.xz", below(unpacked(scratch / "wheels", scratch / "packages")))
     archived(target / "project.tar.xz", project())
+    commit = subprocess.run(["git", "describe", "--always", "--dirty", "--abbrev=40"], cwd=ROOT, stdout=subprocess.PIPE)
+    (target / "commit").write_bytes(commit.stdout.strip())
     archived(target / "faces.tar", chosen_photos(faces), compress=False)
     (target / "weights.xz").write_bytes(lzma.compress(planes_of(rounded_weights(scratch))))
     shutil.copyfile(Path(__file__).with_name("unpack.py"), target / "unpack.py")

@@ -78,13 +78,14 @@ def test_batch_equals_single_in_any_order(any_networks: MtcnnNetworks, images: l
 
 
 def test_compiled_loops_and_torch_find_the_same(
-    host_networks: MtcnnNetworks, networks: TorchNetworks, images: list[np.ndarray]
+    host_networks: MtcnnNetworks, networks: TorchNetworks, images: list[np.ndarray], device: str
 ) -> None:
+    """On an H100 the box of the largest face, 180 px, was 0.045 px from the CPU's."""
     settings = DetectSettings(min_confidence=0.7)
     found, expected = (detected(MtcnnDetector(each, settings), images) for each in (host_networks, networks))
     assert np.array_equal(found.image_index, expected.image_index)
     for ours, theirs in ((found.boxes, expected.boxes), (found.landmarks, expected.landmarks)):
-        assert np.abs(ours - theirs).max() <= 0.01
+        assert np.abs(ours - theirs).max() <= (0.01 if device == "cpu" else 0.1)
     assert np.abs(found.scores - expected.scores).max() <= 1e-4
 
 
@@ -190,7 +191,8 @@ def test_operations_and_waits_of_the_device_path(
         assert len(found) == copies * len(expected)
     one, many = counted
     assert one.operations <= 350
-    assert one.bytes <= 450e6  # of four canvases and a few padded crops; most of it are the networks' layers
+    # Of a call's canvases and a few padded crops; most of it are the networks' layers.
+    assert one.bytes <= 113e6 * CANVASES_PER_CALL[device]
     assert +one.waits == +many.waits == {"nonzero": 4}
     assert many.operations < 2 * one.operations
 
