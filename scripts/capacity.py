@@ -18,6 +18,7 @@ from typing import Any, Final
 from bench.tables import CORPORA, RESULTS, Table, writings
 from bench.writer_model import SIZE, Model
 
+_LAYOUT: Final = "facepipe_"  # and processes x threads
 WEIGHTS: Final = "casia-webface"
 PHOTOS: Final = (10**5, 10**6, 10**8)
 MACHINES: Final = (1, 10, 100)
@@ -132,7 +133,13 @@ def _on_a_gpu() -> str:
         figures = _figures(f"extract-{WEIGHTS}", "cuda")
     except FileNotFoundError:
         return "not measured"
-    return ", ".join(f"{figures[c]['facepipe_1x2']['images_per_s']:.1f} ({CORPORA[c]})" for c in "abc" if c in figures)
+    rates = (
+        f"{one['images_per_s']:.1f} ({CORPORA[corpus]}, {name.removeprefix(_LAYOUT).replace('x', ' x ')} threads)"
+        for corpus in "abc"
+        for name, one in figures.get(corpus, {}).items()
+        if name.startswith(_LAYOUT)
+    )
+    return ", ".join(rates)
 
 
 def checks() -> Table:

@@ -15,6 +15,7 @@ from pipeline.errors import WeightsCorrupt
 from pipeline.models.architectures import ARCHITECTURES
 from pipeline.models.files.converted import read_converted
 from pipeline.models.weights import ResolvedWeights, read_weights
+from pipeline.runtime.arrays import on_host
 from pipeline.runtime.device import padded
 from pipeline.runtime.threads import tell_torch
 from pipeline.types import Array
@@ -46,7 +47,7 @@ class TorchNetwork:
     def __call__(self, pixels: Array) -> Array:
         inputs = torch.as_tensor(pixels).to(self._device, self._dtype, memory_format=torch.channels_last)
         answers = self._module(padded(inputs))[: len(inputs)].float()
-        return answers.numpy() if isinstance(pixels, np.ndarray) else answers
+        return on_host(answers) if isinstance(pixels, np.ndarray) else answers
 
 
 def _read_state_dict(resolved: ResolvedWeights) -> Mapping[str, torch.Tensor]:

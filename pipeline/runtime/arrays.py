@@ -27,7 +27,8 @@ def like(array: Array, values: npt.NDArray[Any]) -> Array:
     """`values` as an array of `array`'s kind, on its device. Waits for no device."""
     if isinstance(array, np.ndarray):
         return values
-    return module_of(array).from_numpy(np.ascontiguousarray(values)).to(array.device, non_blocking=True)
+    own = np.require(values, requirements=["C", "W"])  # torch warns of arrays that can't be written, such as Arrow's
+    return module_of(array).from_numpy(own).to(array.device, non_blocking=True)
 
 
 def on_host(array: Array) -> npt.NDArray[Any]:

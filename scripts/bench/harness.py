@@ -24,7 +24,7 @@ import torch
 from pipeline.evaluation.bench.harness import Timing, turn_ratios
 
 SCHEMA: Final = 1
-ENV_COMMIT: Final = "FACEPIPE_COMMIT"  # of a checkout that travelled without its history
+ENV_COMMIT: Final = "BENCH_COMMIT"  # of a checkout that travelled without its history
 RESULTS: Final = Path(__file__).resolve().parent / "results"
 PACKAGES: Final = (
     *("facepipe", "torch", "torchvision", "numpy", "pillow", "duckdb", "pyarrow"),

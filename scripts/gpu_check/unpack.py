@@ -59,7 +59,7 @@ def main() -> None:
         unpack(work)
     path = os.pathsep.join([str(work / "packages"), *filter(None, [os.environ.get("PYTHONPATH")])])
     environment = {**os.environ, "PYTHONPATH": path, "XDG_CACHE_HOME": str(work / "cache")}
-    environment["FACEPIPE_COMMIT"] = (PACKED / "commit").read_text()
+    environment["BENCH_COMMIT"] = (PACKED / "commit").read_text()
     words = sys.argv[1:]
     for name, value in {
         "--faces": str(work / "faces"),

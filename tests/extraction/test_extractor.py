@@ -105,6 +105,11 @@ def test_torch_finds_the_same_without_numba(
             both = (np.array(table[column].to_pylist(), np.float32) for table in (ours, others))
             np.testing.assert_allclose(*both, rtol=0, atol=apart)
     assert torchs.extract([]) == sface.extract([]) == []
+    again = torchs.extract(images, known=[table.select(PLACE_COLUMNS) for table in found])
+    for ours, others in zip(again, found, strict=True):
+        assert ours.select(PLACE_COLUMNS) == others.select(PLACE_COLUMNS)
+        both = (np.array(table["embedding"].to_pylist(), np.float32) for table in (ours, others))
+        np.testing.assert_allclose(*both, rtol=0, atol=1e-5)
 
 
 def test_other_preprocessing_than_the_stores_is_refused(settings: Settings, tmp_path: Path) -> None:

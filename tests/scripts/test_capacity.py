@@ -55,9 +55,9 @@ def test_a_gpu_has_no_figure_that_nobody_measured(tmp_path: Path, monkeypatch: p
         (tmp_path / file.name).write_text(file.read_text("utf-8"), "utf-8")
     monkeypatch.setattr(capacity, "RESULTS", tmp_path)
     assert ("the same on a GPU", "not measured", "`extract-casia-webface-cuda`") in capacity.constants_table()[1]
-    rates = {"figures": {"b": {"facepipe_1x2": {"images_per_s": 321.0}}}}
+    rates = {"figures": {"b": {"facepipe_4x2": {"images_per_s": 321.0}, "ratio": 2.0}}}
     (tmp_path / "extract-casia-webface-cuda.json").write_text(json.dumps(rates), "utf-8")
-    assert "321.0 (1 MP)" in capacity.constants_table()[1][1][1]
+    assert "321.0 (1 MP, 4 x 2 threads)" in capacity.constants_table()[1][1][1]
 
 
 @pytest.mark.parametrize(("number", "text"), [(0.0123, "0.012"), (1.26, "1.3"), (47.6, "48"), (12_345, "12,000")])
