@@ -105,7 +105,8 @@ def regroup_lines(answer: CorrectionAnswer) -> Iterator[str]:
     for pair in found.kept_apart:
         yield f"apart  {who(pair.person_id)} and {who(pair.other_id)} stay two people: {_REASONS[pair.reason]}"
     if found.without_picture:
-        yield f"stay   {numbers(found.without_picture)}: the photos of what would be a new person can't be read"
+        why = "the photos of what would be a new person can't be read, or their person's other faces have no vector"
+        yield f"stay   {numbers(found.without_picture)}: {why}"
     stay = {face.face_id for face in found.not_decoded}
     if found.admitted and not found.decoded:
         yield f"admit  {numbers(found.admitted)} would pass now, and stay rejected: --decode reads their photos again"

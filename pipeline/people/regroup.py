@@ -8,6 +8,7 @@ which takes part where the caller extracted it again.
 from __future__ import annotations
 
 import uuid
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
@@ -64,15 +65,21 @@ def regroup(plan: Plan, request: CorrectionRequest, decoded: pa.Table | None) ->
     for face_ids in changed.new:
         if pictures.find([known.stored[face_id] for face_id in face_ids]):
             new.append(str(uuid.uuid4()))
-            plan.insert(PersonRecord.new(new[-1], plan.now))
             moves.update(dict.fromkeys(face_ids, new[-1]))
         else:
             without_picture += face_ids
+    needed = known.needed(moves)
+    without_picture += sorted(needed)
+    moves = {face_id: person_id for face_id, person_id in moves.items() if face_id not in needed}
+    getting = set(moves.values())
+    new = [person_id for person_id in new if person_id in getting]
+    for each in new:
+        plan.insert(PersonRecord.new(each, plan.now))
     for face_id, person_id in moves.items():
         plan.move(known.stored[face_id], person_id)
     parents, joins = known.parents(changed)
-    for person_id, parent_id in parents.items():
-        plan.update(known.records[person_id], parent_id=parent_id)
+    for each, parent_id in parents.items():
+        plan.update(known.records[each], parent_id=parent_id)
     lost = {known.stored[face_id].person_id for face_id in moves}
     plan.settle([person_id for person_id in (*lost, *new) if person_id is not None])
     _, after = plan.rows()
@@ -217,6 +224,27 @@ class _Known:
                 made.update((other.person_id, first.person_id) for other in others)
                 joins.append([first.person_id, *(other.person_id for other in others)])
         return made, joins
+
+    def needed(self, moves: Mapping[int, str | None]) -> set[int]:
+        """The faces that can't move, because their persons would have only faces without a vector, or these would if
+        the others of this kind stay."""
+        losing = {self.stored[face_id].person_id for face_id in moves} - {None}
+        own: dict[str | None, set[int]] = defaultdict(set)
+        for face in self.stored.values():
+            if face.person_id in losing:
+                own[face.person_id].add(face.face_id)
+        kept: set[int] = set()
+        while True:
+            getting = {person_id for face_id, person_id in moves.items() if face_id not in kept}
+            more: set[int] = set()
+            for person_id in losing - getting:
+                leaving = {face_id for face_id in own[person_id] & moves.keys() if face_id not in kept}
+                staying = own[person_id] - leaving
+                if leaving and staying and not staying & self.vectors.keys():
+                    more |= leaving
+            if not more:
+                return kept
+            kept |= more
 
     def admitted(self, gate: MatchSettings) -> list[FaceToRegroup]:
         """The rejected faces that this gate would admit, but for those that are stated to be nobody."""

@@ -68,6 +68,15 @@ def review(
     return ReviewPage(_ranked(client, pairs, members, narrow, wide), walked)
 
 
+def compared(
+    client: LocalStore, directory: Directory, pairs: Sequence[tuple[str, str]], matcher: Matcher
+) -> list[LikelyPair]:
+    """These pairs of people (roots), the most likely first, as far as both have faces. `client`: by whose vectors."""
+    there = directory.merged_sets(dict.fromkeys(itertools.chain(*pairs)))
+    members = {root: [record.person_id for record in records] for root, records in there.items()}
+    return _ranked(client, [pair for pair in pairs if members.keys() >= {*pair}], members, matcher)
+
+
 def most_similar(directory: Directory, people: Sequence[str], matcher: Matcher) -> Iterator[tuple[str, str, float]]:
     """Each of these people (roots) with the roots of the references that are most similar to its own, and their
     contract distances. Without hidden people."""
@@ -135,9 +144,9 @@ def _ranked(
     pairs: Sequence[tuple[str, str]],
     members: Mapping[str, Sequence[str]],
     narrow: Matcher,
-    wide: Matcher,
+    wide: Matcher | None = None,
 ) -> list[LikelyPair]:
-    """By what several faces say; without those whom they speak against."""
+    """By what several faces say; with `wide` without those whom they speak against."""
     wanted = {root for pair in pairs for root in pair}
     root_of = {person_id: root for root in wanted for person_id in members[root]}
     faces: dict[str, list[dict[str, Any]]] = {root: [] for root in wanted}
@@ -153,7 +162,7 @@ def _ranked(
             continue
         first, second = (np.stack([vectors[pair[side]].embedding for pair in both]) for side in (0, 1))
         distances = narrow.distances(first, second)
-        if wide.matches(distances.mean(keepdims=True)).all():
+        if wide is None or wide.matches(distances.mean(keepdims=True)).all():
             scores = narrow.scores(distances)
             shown = faces[one], faces[other]
             ranked.append(LikelyPair(one, other, float(scores.mean()), float(scores.max()), len(both), photos, shown))

@@ -268,6 +268,7 @@ class LocalStore(RunFiles):
     # People and corrections
 
     best_faces = _on_catalog(people.best_faces)
+    faces_by_id = _on_catalog(people.faces_by_id)
     corrected_since = _on_catalog(corrections.corrected_since)
     changes = _on_catalog(changes.changes)
     correction_to_undo = _on_catalog(corrections.correction_to_undo)
@@ -335,6 +336,12 @@ class LocalStore(RunFiles):
     def other_identity(self) -> StoreIdentity | None:
         """Of the generation that is not the current one, if there is one."""
         return next((each.identity for each in self.generations.values() if each.number != self.generation), None)
+
+    @property
+    def newer_weights(self) -> str | None:
+        """The name of the weights of a complete generation that is newer than the current one, if there is one."""
+        newest = max(self.generations.values(), key=lambda each: each.number)
+        return newest.identity.weights if newest.complete and newest.number > self.generation else None
 
     def begin_generation(self, identity: StoreIdentity) -> int:
         """Begins another generation beside the current one; its number. Raises ReindexUnderWay."""

@@ -675,7 +675,9 @@ class Regrouping:
     new: Sequence[str]  # persons
     gone: Sequence[str]
     kept_apart: Sequence[KeptApart]
-    without_picture: Sequence[int]  # faces that stay, because a new person's picture can't be cut from a photo
+    # faces that stay, because a new person's picture can't be cut from a photo, or because their person's other faces
+    # have no vector
+    without_picture: Sequence[int]
     admitted: Sequence[int]  # rejected faces that this gate would admit
     decoded: bool  # whether they take part, with vectors from their photos
     not_decoded: Sequence[NotDecoded]  # then: those that do not

@@ -11,11 +11,13 @@ from coded_faces import Shown
 
 from tests.browser.opened import Opened
 from tests.browser.served import DOUBT, Served, fill, serving
+from tests.people.coded_archive import index_otherwise
 
 if TYPE_CHECKING:
     from playwright.sync_api import Locator
 
 PAIRS = 4
+PARTS = ((1e-6, 0.04), (1e-3, 0.05))  # most people are in parts at the first threshold
 
 
 @pytest.fixture
@@ -44,6 +46,44 @@ def shown_in_order(page: Opened) -> list[str]:
 
 def link(page: Opened, person: str) -> Locator:
     return page.page.locator(f".pair section > p a[href$='{person}']")
+
+
+@pytest.fixture
+def indexed(tmp_path: Path) -> Iterator[Served]:
+    """Two people in parts, whom the store's newer index would put together otherwise."""
+    photos = {f"{who}-{variant}.png": [Shown(who, variant)] for who in range(1, 7) for variant in range(1, 5)}
+    store = fill(tmp_path, photos, PARTS) / "store"
+    index_otherwise(store)
+    with serving(store, ui__photo_roots=str(tmp_path / "photos"), match__threshold=PARTS[0][1]) as made:
+        yield made
+
+
+def test_what_the_newer_index_would_decide_otherwise(open_page: Callable[..., Opened], indexed: Served) -> None:
+    """Its pairs are answered as others are; its moves are made one by one, and can be undone."""
+    page = open_page(indexed)
+    page.sign_in()
+    page.go("review")
+    page.page.get_by_role("link", name="would decide otherwise").click()
+    page.expect(page.page.get_by_text("Nothing is changed by it unless you say so")).to_be_visible()
+    moves = page.page.locator(".moves li")
+    count, before = moves.count(), len(indexed.people.all())
+    assert count
+    move = moves.get_by_role("button", name="Move").first
+    move.click()
+    page.said("moved to")
+    page.expect(moves).to_have_count(count - 1)
+    page.undo()
+    page.expect(moves).to_have_count(count)
+    together = shown(page)
+    page.page.keyboard.press("n")
+    page.said("Not the same")
+    page.done()
+    assert len(indexed.people.all()) == before
+    page.page.reload()
+    page.expect(page.page.get_by_text("Nothing is changed by it unless you say so")).to_be_visible()
+    page.expect(link(page, together[0])).to_have_count(0)
+    page.page.get_by_role("link", name="Back to the pairs of now").click()
+    page.expect(page.page.get_by_role("link", name="would decide otherwise")).to_be_visible()
 
 
 def test_all_pairs_are_answered_by_keys(page: Opened, served: Served) -> None:

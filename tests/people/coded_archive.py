@@ -21,7 +21,7 @@ from pipeline.extraction.images.decode import Decoder
 from pipeline.jobs.reindex import Reindex
 from pipeline.jobs.run import RunRequest, run
 from pipeline.jobs.run_report import RunReport
-from pipeline.jobs.store import Store
+from pipeline.jobs.store import Store, open_store
 from pipeline.people.service import IdentityService
 from pipeline.runtime.stage_times import PNET
 from pipeline.serve.admin import open_admin_port
@@ -55,6 +55,19 @@ class ArchiveExtractor(CodedExtractor):
 
     def table(self, faces: list[Shown]) -> pa.Table:  # type: ignore[override]
         return super().table(faces).drop_columns(["crop"])
+
+
+class OtherwiseDeciding(ArchiveExtractor):
+    """Whose second model has distances of its own."""
+
+    vector = CodedExtractor.vector
+
+
+def index_otherwise(store: Path, settings: Settings = SETTINGS) -> None:
+    """Builds a newer index, by a model that decides some faces otherwise."""
+    loading = patch("pipeline.jobs.reindex.load_extractor", OtherwiseDeciding.load)
+    with loading, open_store(store, settings, command="reindex") as opened:
+        reindex(opened, "build")
 
 
 def write_photo(folder: Path, name: str, *faces: Shown) -> Path:

@@ -339,6 +339,18 @@ def test_without_a_photo_a_part_stays(people: Regrouped, crowd: Path, tmp_path: 
     assert set(found.without_picture) <= {move.face_id for move in people.regroup(STRICT).moves}
 
 
+def test_nobody_is_left_with_faces_without_a_vector_alone(people: Regrouped) -> None:
+    """By which nobody could be known: the faces that the gate takes from such a person stay, and are listed."""
+    seven, poor = people.person_of(7), people.face(Shown(12, 0, 0.2))
+    own = sorted(face for face, owner in people.owners().items() if owner == seven)
+    people.correct("move", seven, faces=(poor,))
+    people.client.submit(lambda catalog: catalog.execute("DELETE FROM core.facts"))
+    found = people.regroup(min_fsq=0.95)
+    assert sorted(found.without_picture) == own
+    assert [face for face, owner in people.owners().items() if owner == seven] == [*own, poor]
+    assert len(found.gone) == 8
+
+
 def test_what_came_in_meanwhile_is_decided_again(people: Regrouped, monkeypatch: pytest.MonkeyPatch) -> None:
     """Others name two people between the decision and the lock."""
     ann, berta = people.person_of(4), people.person_of(6)

@@ -141,6 +141,12 @@ def faces_page(
     )
 
 
+def faces_by_id(catalog: Catalog, face_ids: Sequence[int]) -> pa.Table:
+    """These faces (`_FACES`), as far as they are there, by id."""
+    wanted = "WITH wanted AS MATERIALIZED (SELECT unnest($2::BIGINT[]) AS face_id, 0::DOUBLE AS place)"
+    return catalog.read(f"{wanted} {_FACES} ORDER BY w.face_id", [catalog.generation, list(face_ids)])
+
+
 def best_faces(catalog: Catalog, person_ids: Sequence[str], count: int) -> pa.Table:
     """The best `count` faces (`_FACES`) of each of these records that have an embedding, by their quality."""
     return catalog.read(

@@ -17,7 +17,7 @@ from pipeline.jobs.store import Store
 from pipeline.matching.calibration import Calibration
 from pipeline.people.types import PostRequest
 from pipeline.store.local import LocalStore
-from tests.people.coded_archive import SETTINGS, SIZE, make_store, run_over, write_photo
+from tests.people.coded_archive import SETTINGS, SIZE, index_otherwise, make_store, run_over, write_photo
 from tests.serve.live import LiveServer
 from tests.serve.ui.browser import Browser
 from tests.serve.ui.conftest import page_server
@@ -121,6 +121,43 @@ def test_a_rejected_pair_stays_away_after_regroup(scattered: Path, tmp_path: Pat
         People(Store(server.client, STRICT, server.service), "ann").regroup()
         again = {both(pair) for pair in asked(browser, count=500)}
         assert not again & {both(pair) for pair in pairs}
+
+
+def test_what_the_newer_index_would_decide_otherwise(scattered: Path, tmp_path: Path, browser_at: BrowserAt) -> None:
+    """What a regroup by it would change, until it is the one that answers; answers of the page bind it."""
+    store = shutil.copytree(scattered / "store", tmp_path / "store")
+    index_otherwise(store, STRICT)
+    with page_server(store, match=STRICT.match) as server:
+        browser = browser_at(server)
+        browser.sign_in()
+        assert browser.get("review")["newer"] == "other"
+        people = People(Store(server.client, STRICT, server.service), "ann")
+        answer = browser.get("review/newer")
+        regrouped = people.swap_and_regroup(dry_run=True).regrouped
+        assert regrouped is not None
+        expected = regrouped.regrouping
+        assert expected is not None
+        assert {both(pair) for pair in answer["pairs"]} == {frozenset(join) for join in expected.joins}
+        assert answer["total"] == len(answer["pairs"]) > 0
+        assert answer["faces"] == len(expected.moves)
+        of = {move.face_id: move for move in expected.moves}
+        asked = [(each, face) for each in answer["moves"] for face in each["ids"]]
+        assert sorted(face for _, face in asked) == sorted(of)
+        for each, face in asked:
+            assert each["record"] == of[face].before
+            assert each["new"] == (of[face].after in expected.new) == ("to" not in each)
+            assert each["new"] or each["to"]["id"] == of[face].after
+        assert {each["new"] for each in answer["moves"]} == {True, False}
+        for pair in answer["pairs"]:
+            browser.post("corrections", {"kind": "not_same", "persons": sorted(both(pair))})
+        for each in answer["moves"]:
+            kind, who = ("split", [each["record"]]) if each["new"] else ("move", [each["to"]["id"]])
+            browser.post("corrections", {"kind": kind, "persons": who, "faces": each["ids"], "asOf": answer["asOf"]})
+        later = browser.get("review/newer")
+        assert (later["pairs"], later["moves"]) == ([], [])
+        people.swap_and_regroup()
+        assert "newer" not in browser.get("review")
+        assert browser.get("review/newer", status=409)["errorReason"] == "correction-impossible"
 
 
 def test_names_as_they_are_now_and_hidden_people(browser: Browser) -> None:

@@ -7,7 +7,7 @@ const NONE = { items: [], done: false, asOf: null, total: null, next: null };
 
 // `path` and `query` say what is listed, `key` names the list in the answer; it begins anew when they or `anew` change.
 // `kept`: the list as it was left, which is not asked for again.
-// Returns { items, done, total, asOf, next, loading, more(), change(items => items) }.
+// Returns { items, done, total, asOf, answer (the last one), next, loading, more(), change(items => items) }.
 export function usePaged(path, query, key, anew, kept = null) {
   const [list, setList] = useState(kept ?? NONE);
   const has = useRef(kept != null);
@@ -28,6 +28,7 @@ export function usePaged(path, query, key, anew, kept = null) {
         next: answer.next,
         asOf: fresh ? answer.asOf : old.asOf,
         total: answer.total,
+        answer,
         loading: false,
       }));
       asked.current.busy = false;

@@ -1,5 +1,6 @@
 // Pairs of people who may be one, side by side: one key each for same, not same and skip. Each answer shows at once and
-// is sent meanwhile; undoing one brings its pair back.
+// is sent meanwhile; undoing one brings its pair back. Before a store changes its model, #/review/newer shows what its
+// newer index would decide otherwise.
 import { correct } from "./corrections.js";
 import { Face, Name, count, nameOf } from "./face.js";
 import { useKeys } from "./frame.js";
@@ -29,8 +30,10 @@ function unanswered({ items: pairs, asOf }, all) {
     .map((pair) => ({ ...pair, one: named(pair.one), other: named(pair.other) }));
 }
 
-export function Review({ anew }) {
-  const list = usePaged("review", { count: 40 }, "pairs", anew);
+export function Review({ id, anew }) {
+  const byNewer = id === "newer";
+  const list = usePaged(byNewer ? "review/newer" : "review", byNewer ? {} : { count: 40 }, "pairs", anew);
+  const { newer, moves = [], faces = 0 } = list.answer ?? {};
   const [decided, setDecided] = useState(new Map()); // by pair: { answer: same, not or skip, one, other, name?, madeAt? }
   const left = unanswered(list, decided);
   const pair = left[0];
@@ -72,19 +75,57 @@ export function Review({ anew }) {
       <h1>Review</h1>
       <div class="spread evidence" role="status">${pair && html`<${Evidence} pair=${pair} />`}</div>
       <p class="soft">${done > 0 && `${done.toLocaleString("en")} answered`}</p>
+      ${byNewer
+        ? html`<a class="button" href=${href("review")}>Back to the pairs of now</a>`
+        : newer && html`<a class="button" href=${href("review", "newer")}>What <bdi>${newer}</bdi> would decide otherwise</a>`}
     </header>
+    ${byNewer && html`<p class="soft">${list.done
+      ? html`The newer index, by <bdi>${newer}</bdi>, would make one person of ${count(list.total ?? 0, "pair")}, and move ${count(faces, "face")}. Nothing is changed by it unless you say so.`
+      : "Deciding all faces by the newer index. This can take minutes."}</p>`}
     ${pair
       ? html`<${Pair} pair=${pair} decide=${decide} />`
       : html`<div class="empty" aria-busy=${!list.done}>
           ${!list.done
-            ? html`<p>Looking for people who may be one…</p>`
+            ? html`<p>${byNewer ? "Deciding…" : "Looking for people who may be one…"}</p>`
             : html`<p>${done ? "That was all. " : ""}There is no pair to answer.</p>
                 ${skipped > 0 &&
                 html`<button onClick=${() => setDecided(new Map([...decided].filter(([, { answer }]) => answer !== "skip")))}>
                   Look at the ${count(skipped, "skipped pair")} again
                 </button>`}`}
-        </div>`}`;
+        </div>`}
+    ${moves.length > 0 && html`<${Moves} moves=${moves} asOf=${list.asOf} />`}`;
 }
+
+// Faces that the newer index would give to somebody else: to make these moves now, or to leave them.
+function Moves({ moves, asOf }) {
+  const [made, setMade] = useState(new Set()); // places in the list
+  const move = (group, place) => {
+    const { from, record, to, ids } = group;
+    const [kind, persons] = group.new ? ["split", [record]] : ["move", to ? [to.id] : []];
+    const text = `${count(ids.length, "face")} moved to ${whose(group)}`;
+    const change = (edit) => setMade((old) => (edit(old), new Set(old)));
+    change((all) => all.add(place));
+    correct({ kind, persons, faces: ids, asOf, ...(kind === "move" && from && { from: from.id }) }, text, () =>
+      change((all) => all.delete(place)),
+    );
+  };
+  return html`
+    <h2>Faces that would move</h2>
+    <ul class="moves">
+      ${moves.map((group, place) => !made.has(place) && html`<li class="row" key=${place}>
+        <div class="strip">${group.faces.map((face) => html`<${Face} key=${face.id} src=${face.picture} alt="" />`)}</div>
+        <p class="spread">${count(group.ids.length, "face")} of ${group.from
+          ? html`<a href=${href("person", group.from.id)}><${Name} name=${group.from.name} /></a>`
+          : "nobody"} would be of ${group.to
+          ? html`<a href=${href("person", group.to.id)}><${Name} name=${group.to.name} /></a>`
+          : whose(group)}</p>
+        ${(group.to || (group.new && group.from)) && html`<button onClick=${() => move(group, place)}>Move ${ids(group)}</button>`}
+      </li>`)}
+    </ul>`;
+}
+
+const whose = (group) => (group.to ? nameOf(group.to) : group.new ? "somebody new" : "nobody");
+const ids = (group) => (group.ids.length === 1 ? "it" : "them");
 
 const differ = (one, other) => one && other && one !== other;
 
