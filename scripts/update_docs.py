@@ -46,8 +46,12 @@ _MEANINGS: Final = {
     7: "another error of the store",
     8: "`demo` or `doctor` found something wrong",
     9: "Ctrl-C: the current shard was finished; the same command continues from there",
+    14: "another request that can't be answered as it was made",
+    25: "a shard of the run failed too often on the Ray cluster: one of its photos may end workers",
     34: "an embedding in the store or from the model is not finite, or not of norm 1",
-    EXIT_ABORTED: "stopped by a second Ctrl-C, or where nothing was under way that could be finished",
+    61: "this correction can't be made; nothing was changed",
+    64: "the correction can't be undone any more, because something changed since",
+    EXIT_ABORTED: "stopped by a second Ctrl-C, or nothing was in progress that could be finished",
     EXIT_BROKEN_PIPE: "the reader of standard output went away",
 }
 _FIRST_OWN_CODE: Final = 8  # below, codes of families and of the command line itself
