@@ -19,8 +19,8 @@ from pipeline.extraction.stored_picture import cut_faces, encode_reference_image
 from pipeline.jobs import store as opening
 from pipeline.jobs.expectation import calibration_warning
 from pipeline.jobs.people import People
-from pipeline.jobs.session import RunRequest
 from pipeline.jobs.store import Store, open_or_create_store
+from pipeline.run.session import RunRequest
 from pipeline.runtime.buckets import is_address
 from pipeline.store import has_store
 from pipeline.texts import directory_name
@@ -123,7 +123,7 @@ class OpenStore:
         >>> report.new, report.already_in
         (0, 2)
         """
-        from pipeline.jobs.run import run
+        from pipeline.run.run import run
 
         self._store.release()  # the models, and the identities from before the run
         request = RunRequest(
@@ -144,7 +144,7 @@ class OpenStore:
         >>> with open_store("people") as store:
         ...     store.report("people.html")
         """
-        from pipeline.jobs.run_page import write_report_page
+        from pipeline.run.page import write_report_page
 
         write_report_page(self._store, Path(to), account=account, run_id=run_id)
 

@@ -24,8 +24,8 @@ from pipeline.cli.output import emit, output_options, printable
 from pipeline.cli.progress import LongWork
 
 if TYPE_CHECKING:
-    from pipeline.jobs.dry_run import DryRunReport
     from pipeline.jobs.run_report import RunReport
+    from pipeline.run.dry_run import DryRunReport
     from pipeline.types import Source
 
 EXIT_REJECTED_INPUTS = 1
@@ -153,7 +153,7 @@ def abandon(source: Source | None, store: Path, account: str | None, as_json: bo
     Example:
       facepipe abandon ~/photos --store ~/people
     """
-    from pipeline.jobs import run as library
+    from pipeline.run import run as library
 
     ended = library.abandon(store, source, account)
     line = f"gave up the run {ended.run_id} of {ended.source}; {ended.rows} of its photos are in and stay"
@@ -161,9 +161,9 @@ def abandon(source: Source | None, store: Path, account: str | None, as_json: bo
 
 
 def _work(command: str, *, as_json: bool, strict: bool = False, dry_run: bool = False, **inputs: Any) -> None:
-    """Calls the function of `pipeline.jobs.run` that has the command's name, and prints its report."""
-    from pipeline.jobs import run as library
-    from pipeline.jobs.dry_run import dry_run as try_run
+    """Calls the function of `pipeline.run.run` that has the command's name, and prints its report."""
+    from pipeline.run import run as library
+    from pipeline.run.dry_run import dry_run as try_run
 
     request = library.RunRequest(command=command, **inputs)
     with LongWork() as long:

@@ -30,7 +30,7 @@ def demo(store: Path, photos: Path, as_json: bool, settings: Settings) -> None:
       facepipe demo
       facepipe demo --device cuda --store /tmp/demo-store --photos /tmp/demo-photos
     """
-    from pipeline.jobs.demo import run_demo
+    from pipeline.tools.demo import run_demo
 
     with LongWork() as long:
         result = run_demo(photos, store, settings, long.progress, long.stop)
@@ -56,11 +56,11 @@ def doctor(store: Path | None, as_json: bool, settings: Settings) -> None:
       facepipe doctor
       facepipe doctor --device cuda --store ~/people
     """
-    from pipeline.jobs.doctor import FAIL, examine
+    from pipeline.tools.doctor import FAIL, examine
 
     findings = examine(settings, store)
     if settings.run.device != AUTO and not any(finding.level == FAIL for finding in findings):
-        from pipeline.jobs.device_trial import try_device
+        from pipeline.tools.device_trial import try_device
 
         findings += try_device(settings)
     report = {"findings": [asdict(finding) for finding in findings]}

@@ -135,8 +135,8 @@ def report(
       facepipe report --store ~/people --open
       facepipe report --store ~/people --run last --to last-night.html
     """
-    from pipeline.jobs.run_page import write_report_page
     from pipeline.jobs.store import open_store
+    from pipeline.run.page import write_report_page
 
     with open_store(store, settings, command="report", reading=True) as opened:
         shown = write_report_page(opened, to, account=account, run_id=run_id)

@@ -47,11 +47,11 @@ from pipeline.extraction.rows import CROP, ExtractedRow, read_rows
 from pipeline.extraction.sources.folder import ScanCounts
 from pipeline.extraction.sources.scan import scan_source
 from pipeline.extraction.stored_picture import HeldPictures
-from pipeline.jobs.plan import Plan
-from pipeline.jobs.session import RunRequest, open_session
 from pipeline.jobs.store import Store, open_or_create_store
 from pipeline.people.directory import Directories
 from pipeline.people.shards import Enroller
+from pipeline.run.plan import Plan
+from pipeline.run.session import RunRequest, open_session
 from pipeline.types import FileState
 
 WANTED_MS = {"a": 0.5, "b": 3.2, "c": 30.0}  # of CPU time per image

@@ -33,12 +33,12 @@ import torch
 from corpora import VERSION, Sources, make_corpus, read_sources, scene
 from harness import argument_parser, settings_of, write_result
 
-import pipeline.jobs.shard_stages
+import pipeline.run.stages
 from pipeline.config import ENV_CACHE, Settings, load_settings
 from pipeline.evaluation.bench.harness import Timing
 from pipeline.extraction.extractor import BatchExtractor
-from pipeline.jobs.run import RunRequest, run
 from pipeline.jobs.run_report import RunReport
+from pipeline.run.run import RunRequest, run
 from pipeline.runtime.allocator import settle_allocator
 
 MIXED, LARGE = "d", "c"
@@ -133,18 +133,18 @@ def one_run(manifest: Path, settings: Settings) -> RunReport:
 @contextmanager
 def models_loaded_once() -> Iterator[None]:
     """All runs in the block share the first one's models."""
-    load, loaded = pipeline.jobs.shard_stages.load_extractor, list[BatchExtractor]()
+    load, loaded = pipeline.run.stages.load_extractor, list[BatchExtractor]()
 
     def load_once(*arguments: Any) -> BatchExtractor:
         if not loaded:
             loaded.append(load(*arguments))
         return loaded[0]
 
-    pipeline.jobs.shard_stages.load_extractor = load_once
+    pipeline.run.stages.load_extractor = load_once
     try:
         yield
     finally:
-        pipeline.jobs.shard_stages.load_extractor = load
+        pipeline.run.stages.load_extractor = load
 
 
 def measure(files: Sequence[Path], settings: Settings, repeats: int) -> list[Repeat]:

@@ -32,9 +32,9 @@ from harness import argument_parser, settings_of, write_result
 
 from pipeline.config import load_settings
 from pipeline.evaluation.bench.harness import Timing
-from pipeline.jobs.sample_photos import write_samples
 from pipeline.jobs.store_identity import make_identity
 from pipeline.store.local import LocalStore
+from pipeline.tools.sample_photos import write_samples
 
 HERE: Final = Path(__file__).resolve().parent
 PHOTO: Final = "10-hopper.jpg"  # of the samples: one good face

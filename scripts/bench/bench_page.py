@@ -37,8 +37,8 @@ from PIL import Image
 
 from pipeline.evaluation.bench.harness import Timing
 from pipeline.extraction.stored_picture import encode_reference_image
-from pipeline.jobs.sample_photos import portrait
 from pipeline.jobs.store import open_store
+from pipeline.tools.sample_photos import portrait
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, BrowserContext, Page

@@ -14,7 +14,7 @@ from bench_memory import models_loaded_once, write_manifest
 
 from pipeline.config import Settings
 from pipeline.evaluation.bench.parity import Extracted
-from pipeline.jobs.run import RunRequest, run
+from pipeline.run.run import RunRequest, run
 
 _DETECTIONS = """
     SELECT m.path, [d.x1, d.y1, d.x2, d.y2] AS box, d.landmarks, d.confidence

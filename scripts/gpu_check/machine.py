@@ -14,11 +14,11 @@ from packaging.requirements import Requirement
 
 from gpu_check.findings import Findings
 from gpu_check.options import DEVICE, ROOT, Options
-from pipeline.jobs.device_trial import try_device
-from pipeline.jobs.doctor import FAIL
 from pipeline.jobs.models import load_host_networks
 from pipeline.runtime.device import describe, driver_uuid, resolve_device
 from pipeline.runtime.device_meter import DeviceMeter
+from pipeline.tools.device_trial import try_device
+from pipeline.tools.doctor import FAIL
 
 _METER_S = 2.5
 _LEAST_BUSY = 0.5  # of a device that multiplies all the time

@@ -11,7 +11,7 @@ from corpora import SHARE_OF_A, make_corpus, read_sources, two_people
 from gpu_check.findings import Findings
 from gpu_check.options import Options
 from pipeline.extraction.images.decode import Decoder
-from pipeline.jobs.sample_photos import write_samples
+from pipeline.tools.sample_photos import write_samples
 from pipeline.types import DecodedImage
 
 CORPORA = "abc"

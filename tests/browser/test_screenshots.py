@@ -12,7 +12,7 @@ import pytest
 from PIL import Image, ImageFilter
 
 from pipeline.extraction.extractor import BatchExtractor
-from pipeline.jobs.run import RunRequest, run
+from pipeline.run.run import RunRequest, run
 from tests.browser.opened import Opened
 from tests.browser.served import PASSWORD, USER, Served
 from tests.serve.live import live_settings, open_service
@@ -54,7 +54,7 @@ def real_server(store: Path, photos: Path, extractor: BatchExtractor) -> Iterato
         match__threshold="fmr:1e-5",
     )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("pipeline.jobs.shard_stages.load_extractor", lambda *_: extractor)
+        patch.setattr("pipeline.run.stages.load_extractor", lambda *_: extractor)
         run(RunRequest(source=photos, store=store, settings=settings))
     with open_service(store, extractor, settings) as (client, service, of_store):
         (user,) = client.accounts() or (USER,)

@@ -191,7 +191,7 @@ def test_doctor_reports_and_ends_by_the_worst(
     tried = facepipe("doctor", "--device", "cpu", "--json", "--set", f"model.cache={weights_cache}")
     levels = {finding["subject"]: finding["level"] for finding in report_of(tried)["findings"]}
     assert levels.keys() >= {*of_the_machine, "faces", "embeddings", "rate"}
-    monkeypatch.setattr("pipeline.jobs.device_trial.MOST_SHIFT_PX", -1)  # no device is that good
+    monkeypatch.setattr("pipeline.tools.device_trial.MOST_SHIFT_PX", -1)  # no device is that good
     wrong = report_of(facepipe("doctor", "--device", "cpu", "--json", "--set", f"model.cache={weights_cache}"), 8)
     assert [finding["subject"] for finding in wrong["findings"] if finding["level"] == "fail"] == ["faces"]
     bad = facepipe("doctor", "--device", "cuda:99", "--store", tmp_path / "absent", "--json")

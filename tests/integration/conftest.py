@@ -12,8 +12,8 @@ from PIL import Image
 
 from pipeline.config import Settings, load_settings
 from pipeline.extraction.extractor import BatchExtractor
-from pipeline.jobs.run import RunRequest, run
 from pipeline.jobs.run_report import RunReport
+from pipeline.run.run import RunRequest, run
 from tests.remembering import remembering
 
 Runner = Callable[..., RunReport]

@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-import pipeline.jobs.shard_stages
+import pipeline.run.stages
 from pipeline.config import load_settings
-from pipeline.jobs.run import RunRequest, run
 from pipeline.jobs.store_identity import make_identity
+from pipeline.run.run import RunRequest, run
 from pipeline.runtime.threads import set_threads
 from pipeline.store.local import LocalStore
 from tests.forking import Order, answer_orders
@@ -35,6 +35,6 @@ def work(order: Order, ready: Callable[[str], None]) -> None:
 
 if __name__ == "__main__":
     set_threads(1)
-    extractor = remembering(pipeline.jobs.shard_stages.load_extractor(SETTINGS, make_identity(SETTINGS), Path()))
-    pipeline.jobs.shard_stages.load_extractor = lambda *_: extractor
+    extractor = remembering(pipeline.run.stages.load_extractor(SETTINGS, make_identity(SETTINGS), Path()))
+    pipeline.run.stages.load_extractor = lambda *_: extractor
     answer_orders(work)

@@ -18,9 +18,9 @@ import pytest
 from PIL import Image
 
 from pipeline.config import Settings
-from pipeline.jobs.doctor import examine
 from pipeline.matching.calibration import Calibration
 from pipeline.store.local import LocalStore
+from pipeline.tools.doctor import examine
 from tests.cli.report import answer
 from tests.integration.conftest import write_photos
 

@@ -15,8 +15,8 @@ import pytest
 
 from pipeline.config import SecuritySettings, Settings
 from pipeline.errors import MasterKeyMissing, MasterKeyWrong, StoreMismatch
-from pipeline.jobs.run import RunRequest, extract, group, run, scan
 from pipeline.jobs.store_identity import make_identity
+from pipeline.run.run import RunRequest, extract, group, run, scan
 from pipeline.store.checks.check import check_store
 from pipeline.store.local import LocalStore
 from pipeline.store.master_key import load_master_key

@@ -15,11 +15,11 @@ from pipeline.config import Settings
 from pipeline.errors import Interrupted, StoreFull, StoreMismatch, UsageError
 from pipeline.extraction import stored_picture
 from pipeline.extraction.images.decode import Decoder
-from pipeline.jobs.doctor import OK, WARN, Finding, examine
-from pipeline.jobs.run import RunRequest, extract, group, run, scan
 from pipeline.matching.calibration import Calibration
+from pipeline.run.run import RunRequest, extract, group, run, scan
 from pipeline.store.files import faults
 from pipeline.store.local import LocalStore
+from pipeline.tools.doctor import OK, WARN, Finding, examine
 from pipeline.types import ByteArray, DecodedImage
 from tests.integration.conftest import RecordedProgress, Runner
 from tests.integration.snapshot import assert_whole, occurrences, pictures, snapshot
@@ -219,7 +219,7 @@ def test_pictures_are_made_of_new_references_only_and_are_the_same_however_they_
     report = runner(photos)
     assert sum(report.outcomes.values()) > len(made) == report.outcomes["inserted"] == 2
     no_room = partial(stored_picture.HeldPictures, 0)
-    monkeypatch.setattr("pipeline.jobs.shard_stages.HeldPictures", no_room)
+    monkeypatch.setattr("pipeline.run.stages.HeldPictures", no_room)
     run(RunRequest(photos, tmp_path / "no-room", settings))
     assert len(made) > 2 + report.outcomes["inserted"]
     assert pictures(tmp_path / "no-room") == pictures(tmp_path / "store")

@@ -34,9 +34,9 @@ from pipeline.errors import (
 )
 from pipeline.extraction.extractor import BatchExtractor
 from pipeline.jobs import models
-from pipeline.jobs.dry_run import dry_run
-from pipeline.jobs.run import RunRequest, abandon, extract, group, run, scan
 from pipeline.jobs.store_identity import make_identity
+from pipeline.run.dry_run import dry_run
+from pipeline.run.run import RunRequest, abandon, extract, group, run, scan
 from pipeline.store.checks.check import check_store
 from pipeline.store.files import faults
 from pipeline.store.local import LocalStore
@@ -355,7 +355,7 @@ def test_a_scan_that_was_cut_off_binds_nobody(
     two: Path, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only a planned run keeps its thresholds; of a scan that did not end nothing counts."""
-    monkeypatch.setattr("pipeline.jobs.comparison.CHUNK_ROWS", 1)
+    monkeypatch.setattr("pipeline.run.changed_files.CHUNK_ROWS", 1)
     stop = threading.Event()
 
     class StopSoon(RecordedProgress):

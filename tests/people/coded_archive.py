@@ -19,10 +19,10 @@ from coded_store import USER
 from pipeline.config import Settings, load_settings
 from pipeline.extraction.images.decode import Decoder
 from pipeline.jobs.reindex import Reindex
-from pipeline.jobs.run import RunRequest, run
 from pipeline.jobs.run_report import RunReport
 from pipeline.jobs.store import Store, open_store
 from pipeline.people.service import IdentityService
+from pipeline.run.run import RunRequest, run
 from pipeline.runtime.stage_times import PNET
 from pipeline.serve.admin import open_admin_port
 from pipeline.store.checks.check import check_store
@@ -85,7 +85,7 @@ def make_store(path: Path) -> Path:
 
 def run_over(source: Path, store: Path, progress: Progress | None = None, **wishes: Any) -> RunReport:
     """What `facepipe run` does. `wishes`: further fields of its request."""
-    with patch("pipeline.jobs.shard_stages.load_extractor", lambda *_: ArchiveExtractor(SIZE)):
+    with patch("pipeline.run.stages.load_extractor", lambda *_: ArchiveExtractor(SIZE)):
         return run(RunRequest(source, store, **{"settings": SETTINGS, **wishes}), progress)
 
 

@@ -305,7 +305,7 @@ def test_the_report_says_who_lost_and_gained_faces(archive: Archive) -> None:
 
 def run_through_command(archive: Archive) -> Any:
     """`facepipe run --json`."""
-    with patch("pipeline.jobs.shard_stages.load_extractor", lambda *_: ArchiveExtractor(SIZE)):
+    with patch("pipeline.run.stages.load_extractor", lambda *_: ArchiveExtractor(SIZE)):
         result = facepipe("run", archive.photos, "--store", archive.store, "--device", "cpu", "--json")
     assert result.exit_code == 0, result.output
     assert problems(archive.store) == []

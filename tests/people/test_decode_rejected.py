@@ -22,9 +22,9 @@ from pipeline.config import MatchSettings, Settings
 from pipeline.errors import Interrupted, StoreDamaged
 from pipeline.extraction.extractor import BatchExtractor
 from pipeline.jobs.decode_rejected import decode_rejected
-from pipeline.jobs.run import RunRequest, run
 from pipeline.jobs.store_identity import make_identity
 from pipeline.people.types import PostRequest
+from pipeline.run.run import RunRequest, run
 from pipeline.store import erasure
 from pipeline.store.catalog import corrections
 from pipeline.store.checks.check import check_store

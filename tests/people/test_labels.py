@@ -13,15 +13,15 @@ from typing import Any
 import pytest
 from coded_faces import Shown, photo
 
-from pipeline.jobs.dry_run import dry_run
 from pipeline.jobs.people import People
-from pipeline.jobs.run import RunRequest
 from pipeline.jobs.run_report import RunReport
 from pipeline.jobs.store import open_store
 from pipeline.people import corrections
 from pipeline.people.labels import labels_followed
 from pipeline.people.service import IdentityService
 from pipeline.people.types import PostRequest
+from pipeline.run.dry_run import dry_run
+from pipeline.run.run import RunRequest
 from pipeline.store.local import LocalStore
 from pipeline.store.records import PersonChange
 from pipeline.store.schema import TABLES

@@ -13,11 +13,11 @@ from coded_faces import Shown
 
 from pipeline.errors import UsageError
 from pipeline.jobs import shard_stages
-from pipeline.jobs.dry_run import dry_run
 from pipeline.jobs.people import People
-from pipeline.jobs.run import RunRequest, abandon, scan
 from pipeline.jobs.run_report import RunReport
 from pipeline.jobs.store import open_store
+from pipeline.run.dry_run import dry_run
+from pipeline.run.run import RunRequest, abandon, scan
 from pipeline.store.local import LocalStore
 from pipeline.store.records import CorrectionRequest
 from tests.asking import ask_for

@@ -13,9 +13,9 @@ from coded_faces import Shown
 from pipeline import open_store
 from pipeline.config import load_settings
 from pipeline.jobs import shard_stages
-from pipeline.jobs.dry_run import dry_run
-from pipeline.jobs.run import RunRequest, scan
 from pipeline.jobs.run_report import RunReport
+from pipeline.run.dry_run import dry_run
+from pipeline.run.run import RunRequest, scan
 from pipeline.store.catalog import forgotten
 from pipeline.store.local import LocalStore
 from tests.people.coded_archive import SETTINGS, make_store, problems, run_over, serving, write_photo
@@ -228,7 +228,7 @@ class TestForget:
     def test_the_next_night_ends_it(
         self, photos: Path, night: Path, point: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("pipeline.jobs.missing._PIECE", 1)
+        monkeypatch.setattr("pipeline.run.missing._PIECE", 1)
         for name in ("d3.png", "c2.png"):
             (photos / name).unlink()
         with failing_at(point, KeyboardInterrupt()), pytest.raises(KeyboardInterrupt):

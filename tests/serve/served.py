@@ -12,14 +12,14 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import pipeline.jobs.shard_stages
+import pipeline.run.stages
 from pipeline.config import Settings
 from pipeline.extraction.extractor import BatchExtractor
 from pipeline.jobs.models import load_extractor
-from pipeline.jobs.run import RunRequest, run
 from pipeline.jobs.store import Store
 from pipeline.jobs.store_identity import make_identity
 from pipeline.people.service import IdentityService
+from pipeline.run.run import RunRequest, run
 from pipeline.runtime.threads import set_threads
 from pipeline.serve.admin import open_admin_port
 from tests.forking import Order, answer_orders
@@ -51,7 +51,7 @@ def serving(store: Path, extractor: BatchExtractor | None = None, settings: Sett
 def main() -> None:
     set_threads(1)
     extractor = remembering(load_extractor(SETTINGS, make_identity(SETTINGS), Path()))
-    pipeline.jobs.shard_stages.load_extractor = lambda *_: extractor
+    pipeline.run.stages.load_extractor = lambda *_: extractor
 
     def work(order: Order, ready: Callable[[str], None]) -> None:
         if "source" in order:

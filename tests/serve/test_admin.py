@@ -21,14 +21,14 @@ import pyarrow as pa
 import pytest
 from PIL import Image
 
-import pipeline.jobs.shard_stages
+import pipeline.run.stages
 from pipeline.errors import AccountExists, AccountUnknown, Interrupted, ServerUnreachable, StoreLocked
 from pipeline.evaluation.portraits import stored_portraits
 from pipeline.extraction.extractor import BatchExtractor
-from pipeline.jobs.run import RunRequest, extract, group, run, scan
 from pipeline.jobs.store import open_store
 from pipeline.jobs.wire import TOKEN_HEADER
 from pipeline.people.types import PostRequest
+from pipeline.run.run import RunRequest, extract, group, run, scan
 from pipeline.store import local
 from pipeline.store.catalog import files
 from pipeline.store.catalog.connection import Catalog
@@ -59,7 +59,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory, photos: Path, extractor: Bat
     """A store that a run filled without a server."""
     store = tmp_path_factory.mktemp("plain") / "store"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pipeline.jobs.shard_stages, "load_extractor", lambda *_: extractor)
+        patch.setattr(pipeline.run.stages, "load_extractor", lambda *_: extractor)
         run(_request(photos, store))
     return store
 

@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-import pipeline.jobs.shard_stages
+import pipeline.run.stages
 from pipeline.extraction.extractor import BatchExtractor
-from pipeline.jobs.run import RunRequest, run
+from pipeline.run.run import RunRequest, run
 from pipeline.store.local import LocalStore
 from tests.serve.live import live_server, live_settings
 
@@ -58,7 +58,7 @@ def photos(faces_dir: Path, tmp_path_factory: pytest.TempPathFactory, full: bool
 
 @pytest.fixture(autouse=True)
 def _loaded_once(extractor: BatchExtractor, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pipeline.jobs.shard_stages, "load_extractor", lambda *_: extractor)
+    monkeypatch.setattr(pipeline.run.stages, "load_extractor", lambda *_: extractor)
 
 
 def manifest_of(photos: Path, target: Path, *, named: bool) -> list[dict[str, str]]:

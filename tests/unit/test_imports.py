@@ -21,6 +21,8 @@ LAYERS: list[set[str]] = [
     {"extraction"},
     {"people", "report"},
     {"jobs"},
+    {"run"},
+    {"tools"},
     {"serve", "evaluation"},
     {"cli", "library"},
 ]

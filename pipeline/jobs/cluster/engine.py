@@ -16,9 +16,9 @@ import ray
 
 from pipeline.config import RaySettings, SecuritySettings
 from pipeline.errors import ClusterFailed, NodeMismatch
-from pipeline.jobs.cluster.assignments import Assignments, Shard
 from pipeline.jobs.cluster.connection import NAMESPACE, connected, room_for
 from pipeline.jobs.cluster.left_shards import read_left
+from pipeline.jobs.cluster.scheduling import Assignments, Shard
 from pipeline.jobs.cluster.worker import Done, Failed, Node, Order, ShardWorker, versions
 from pipeline.jobs.run_report import WorkDone
 from pipeline.jobs.wire import pack

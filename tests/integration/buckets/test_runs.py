@@ -16,12 +16,12 @@ from pipeline.config import Settings, SourceSettings, load_settings
 from pipeline.errors import BucketFailed, ImageOutside, PictureUnavailable, SourceEmpty, UsageError
 from pipeline.extraction.sources.folder import ScanCounts
 from pipeline.extraction.sources.scan import scan_source
-from pipeline.jobs.dry_run import dry_run
-from pipeline.jobs.run import RunRequest, abandon, extract, group, run, scan
 from pipeline.jobs.run_report import RunReport
-from pipeline.jobs.sample_photos import write_samples
+from pipeline.run.dry_run import dry_run
+from pipeline.run.run import RunRequest, abandon, extract, group, run, scan
 from pipeline.serve.ui.photos import Photos
 from pipeline.store.records import StoredFace
+from pipeline.tools.sample_photos import write_samples
 from tests.integration.buckets.conftest import put
 from tests.integration.buckets.faulty import DENIED, RESET, UNAVAILABLE, FaultyProxy, failing
 from tests.integration.conftest import RecordedProgress, Runner

@@ -13,7 +13,7 @@ from PIL import Image, ImageEnhance
 
 from pipeline.config import RaySettings, Settings, load_settings
 from pipeline.jobs.cluster.connection import settle_environment
-from pipeline.jobs.run import RunRequest, run
+from pipeline.run.run import RunRequest, run
 from tests.integration.cluster.nodes import Cluster
 from tests.integration.conftest import write_photos
 

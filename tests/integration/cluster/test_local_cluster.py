@@ -11,7 +11,7 @@ import pytest
 from pipeline.config import Settings, load_settings
 from pipeline.errors import BucketFailed, ClusterFailed, UsageError
 from pipeline.jobs.cluster import connection
-from pipeline.jobs.run import RunRequest, run
+from pipeline.run.run import RunRequest, run
 from tests.integration.buckets.conftest import bucket, client, proxy, s3_server  # noqa: F401  fixtures
 from tests.integration.buckets.faulty import DENIED, FaultyProxy, failing
 from tests.integration.buckets.test_runs import contents, upload

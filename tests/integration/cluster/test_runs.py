@@ -22,7 +22,7 @@ from pipeline.config import Settings, load_settings
 from pipeline.errors import ClusterFailed, Interrupted, NodeMismatch, ShardFailed, UsageError
 from pipeline.jobs.cluster import assignments
 from pipeline.jobs.cluster.left_shards import shard_folder, shard_metadata
-from pipeline.jobs.run import RunRequest, abandon, extract, group, run, scan
+from pipeline.run.run import RunRequest, abandon, extract, group, run, scan
 from pipeline.store.files.shard_folder import ShardFolder
 from pipeline.store.files.shards import run_shard_file
 from pipeline.store.local import LocalStore

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from pipeline.errors import ShardFailed
-from pipeline.jobs.cluster.assignments import Assignments, Shard
+from pipeline.jobs.cluster.scheduling import Assignments, Shard
 
 _ROWS = pa.table({"row": range(10)})
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from pipeline.jobs.demo import compare
-from pipeline.jobs.sample_photos import Sample
 from pipeline.store.records import PhotoRecord
+from pipeline.tools.demo import compare
+from pipeline.tools.sample_photos import Sample
 
 SAMPLES = [
     Sample("a-blurred.jpg", "Ann", "ok", "sharpness"),

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pipeline.errors import UsageError
 from pipeline.extraction.sources.scan import source_kind
-from pipeline.jobs.session import Session, source_name
+from pipeline.run.session import Session, source_name
 from pipeline.runtime.buckets import is_address
 from pipeline.store import SCANNING, SourceMove, SourceSummary
 

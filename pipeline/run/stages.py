@@ -28,9 +28,9 @@ from pipeline.jobs.cluster.connection import settle_environment
 from pipeline.jobs.cluster.left_shards import Metadata, shard_folder, shard_metadata, take_left
 from pipeline.jobs.models import load_extractor, work_of
 from pipeline.jobs.run_report import WorkDone
-from pipeline.jobs.session import Session
 from pipeline.jobs.shard_progress import ShardProgress, loading_models
 from pipeline.people.shards import Enroller
+from pipeline.run.session import Session
 from pipeline.runtime.device import HOST, resolve_device
 from pipeline.runtime.stage_times import DECIDE, LOAD, WRITE, StageTimes
 from pipeline.runtime.threads import own_threads, thread_count

@@ -16,10 +16,10 @@ import torch
 from pipeline.config import Settings, load_settings
 from pipeline.errors import UsageError
 from pipeline.extraction.extractor import BatchExtractor
-from pipeline.jobs import device_trial
-from pipeline.jobs.device_trial import try_device
-from pipeline.jobs.doctor import FAIL, OK, WARN, Finding
 from pipeline.runtime.optional_kernels import SelfCheck, if_checked
+from pipeline.tools import device_trial
+from pipeline.tools.device_trial import try_device
+from pipeline.tools.doctor import FAIL, OK, WARN, Finding
 from pipeline.types import DecodedImage
 
 CUDA = "cuda:0"  # a name: nothing here touches the device

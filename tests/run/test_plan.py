@@ -16,12 +16,12 @@ from pipeline.config import load_settings
 from pipeline.errors import ImageMissing, TooManyDirectories
 from pipeline.extraction.images.files import hash_file
 from pipeline.extraction.rows import EXTRACT, MANIFEST_SCHEMA, REUSE_ROW, SKIP
-from pipeline.jobs import comparison
-from pipeline.jobs.plan import Plan
 from pipeline.jobs.plan_counts import PlanCounts
 from pipeline.jobs.profile import Profiler
-from pipeline.jobs.session import RunRequest, Session
 from pipeline.jobs.store import Store
+from pipeline.run import changed_files
+from pipeline.run.plan import Plan
+from pipeline.run.session import RunRequest, Session
 from pipeline.store.local import LocalStore
 from pipeline.types import ImageRef, SilentProgress
 from tests.store.store_samples import identity
@@ -73,7 +73,7 @@ def test_bytes_seen_twice_are_decoded_once(planned: Plan, tmp_path: Path) -> Non
 
 
 def test_repeats_are_found_across_chunks(planned: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(comparison, "CHUNK_ROWS", 2)
+    monkeypatch.setattr(changed_files, "CHUNK_ROWS", 2)
     refs = [_ref(tmp_path, f"{k}", b"%d" % (k % 3)) for k in range(7)]
     rows = _rows(planned, refs)
     assert [r["source_row"] for r in rows] == [None, None, None, 0, 1, 2, 0]

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from pipeline.errors import StoreFull
-from pipeline.jobs.shard_stages import Committer
+from pipeline.run.stages import Committer
 from pipeline.runtime.stage_times import DECIDE, StageTimes
 from tests.waiting import until
 

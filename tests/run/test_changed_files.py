@@ -14,8 +14,8 @@ from pipeline.config import Settings, load_settings
 from pipeline.errors import ImageUnreadable
 from pipeline.extraction.images import files
 from pipeline.extraction.images.files import HashedFile, hash_file
-from pipeline.jobs import comparison
-from pipeline.jobs.comparison import Comparison, StoredRows
+from pipeline.run import changed_files
+from pipeline.run.changed_files import Comparison, StoredRows
 from pipeline.store.catalog.opening import utc_now
 from pipeline.store.records import KNOWN_FILES_SCHEMA, ScanNotes
 from pipeline.types import FileState, ImageRef
@@ -38,7 +38,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         names.append(Path(path).name)
         return hash_file(path, max_bytes)
 
-    monkeypatch.setattr(comparison, "hash_file", read)
+    monkeypatch.setattr(changed_files, "hash_file", read)
     return names
 
 

@@ -19,17 +19,17 @@ from typing import Any
 from pipeline.config import MAX_THRESHOLD, THRESHOLD_RULE, nearest_threshold
 from pipeline.errors import FacepipeError, StoreError, UsageError
 from pipeline.jobs.accounts import find_account
-from pipeline.jobs.comparison import RowKey
-from pipeline.jobs.missing import MissingPhotos, forget_missing
-from pipeline.jobs.moved_source import moved_source
-from pipeline.jobs.plan import Plan, counts_of, rows_of
 from pipeline.jobs.plan_counts import PlanCounts
-from pipeline.jobs.run_page import leave_page, report_of
 from pipeline.jobs.run_report import RunReport, RunTotals, WorkDone, make_report
-from pipeline.jobs.session import RunRequest, Session, open_session, source_name
-from pipeline.jobs.shard_stages import ShardStages
 from pipeline.jobs.store import Runs, Store, open_store, part_of_command
 from pipeline.report.page_data import page_file
+from pipeline.run.changed_files import RowKey
+from pipeline.run.missing import MissingPhotos, forget_missing
+from pipeline.run.moved_source import moved_source
+from pipeline.run.page import leave_page, report_of
+from pipeline.run.plan import Plan, counts_of, rows_of
+from pipeline.run.session import RunRequest, Session, open_session, source_name
+from pipeline.run.stages import ShardStages
 from pipeline.store import FINISHED, SCANNING, RunRow, damaged_file, manifest_file
 from pipeline.types import Progress, Source
 

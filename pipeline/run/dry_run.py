@@ -13,14 +13,14 @@ import pyarrow as pa
 
 from pipeline.extraction.rows import EXTRACT
 from pipeline.jobs.accounts import DEFAULT_ACCOUNT, find_account
-from pipeline.jobs.moved_source import moved_source
-from pipeline.jobs.plan import Plan
 from pipeline.jobs.plan_counts import PlanCounts
 from pipeline.jobs.profile import Profiler
-from pipeline.jobs.session import RunRequest, Session, require_sources
 from pipeline.jobs.store import Known, Store, open_store
 from pipeline.jobs.store_identity import settings_of_store
 from pipeline.report.page import listed
+from pipeline.run.moved_source import moved_source
+from pipeline.run.plan import Plan
+from pipeline.run.session import RunRequest, Session, require_sources
 from pipeline.store import KNOWN_FILES_SCHEMA, AccountSummary, Label, has_store
 from pipeline.types import ACCEPTED_STATUSES, Progress, SilentProgress
 

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.config import Settings
-from pipeline.jobs.run import RunRequest, run
 from pipeline.jobs.run_report import RunReport
-from pipeline.jobs.sample_photos import Sample, write_samples
 from pipeline.jobs.store import open_store
+from pipeline.run.run import RunRequest, run
 from pipeline.store import PhotoRecord
+from pipeline.tools.sample_photos import Sample, write_samples
 from pipeline.types import ACCEPTED_STATUSES, NO_FACE, Progress
 
 
@@ -75,7 +75,7 @@ class DemoResult:
 def run_demo(photos: Path, store: Path, settings: Settings, progress: Progress, stop: threading.Event) -> DemoResult:
     """Writes the samples into `photos`, runs them into `store` and compares.
 
-    A second run finds everything in the store already, and compares again. Raises what `pipeline.jobs.run.run` raises.
+    A second run finds everything in the store already, and compares again. Raises what `pipeline.run.run.run` raises.
     """
     samples = write_samples(photos)
     report = run(RunRequest(photos, store, settings, command="demo"), progress, stop)

@@ -18,11 +18,11 @@ from pipeline.errors import Interrupted, TooManyDirectories
 from pipeline.extraction.rows import EXTRACT, MANIFEST_SCHEMA, REUSE_MEDIA, REUSE_ROW, SKIP
 from pipeline.extraction.sources.folder import ScanCounts
 from pipeline.extraction.sources.scan import scan_source, source_kind
-from pipeline.jobs.comparison import CHUNK_ROWS, Comparison, RowKey, SourceRow, StoredRows
-from pipeline.jobs.missing import MissingPhotos, missing_to_forget
 from pipeline.jobs.plan_counts import LISTED, PlanCounts
-from pipeline.jobs.session import Session, source_name
 from pipeline.jobs.store import Known, Store
+from pipeline.run.changed_files import CHUNK_ROWS, Comparison, RowKey, SourceRow, StoredRows
+from pipeline.run.missing import MissingPhotos, missing_to_forget
+from pipeline.run.session import Session, source_name
 from pipeline.runtime.stage_times import SCAN
 from pipeline.store import (
     MAX_DIRECTORIES,

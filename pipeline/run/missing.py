@@ -10,9 +10,9 @@ from pipeline.config import FORGET
 from pipeline.errors import Interrupted
 from pipeline.extraction.sources.scan import below_base, manifest_base, source_kind
 from pipeline.extraction.sources.selection import Selection
-from pipeline.jobs.comparison import Comparison
 from pipeline.jobs.plan_counts import LISTED, PlanCounts
-from pipeline.jobs.session import Session
+from pipeline.run.changed_files import Comparison
+from pipeline.run.session import Session
 from pipeline.runtime.buckets import describe, is_address
 from pipeline.store import CorrectionRequest
 

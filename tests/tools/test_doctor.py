@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from pipeline.config import load_settings
-from pipeline.jobs.doctor import FAIL, OK, WARN, Finding, disk_space, examine, mismatch, torch_problem
 from pipeline.jobs.store import open_or_create_store
 from pipeline.models.registry import REGISTRY, weight_set
 from pipeline.models.weights import cached_file, package_files
+from pipeline.tools.doctor import FAIL, OK, WARN, Finding, disk_space, examine, mismatch, torch_problem
 
 
 def findings_of(store: Path | None = None, **flags: object) -> dict[str, Finding]:
@@ -86,7 +86,7 @@ def test_torch_that_cannot_be_loaded_is_a_finding(monkeypatch: pytest.MonkeyPatc
     def broken(name: str) -> None:
         raise OSError(f"libcudart.so.12: cannot open shared object file, for {name}")
 
-    monkeypatch.setattr("pipeline.jobs.doctor.importlib.import_module", broken)
+    monkeypatch.setattr("pipeline.tools.doctor.importlib.import_module", broken)
     findings = findings_of()
     assert findings["torch"].level == FAIL
     assert "libcudart" in findings["torch"].detail
@@ -157,7 +157,7 @@ def test_a_torchvision_of_another_torch_is_named_with_its_cure(tmp_path: Path) -
     package = tmp_path / "torchvision"
     package.mkdir()
     (package / "__init__.py").write_text("raise RuntimeError('operator torchvision::nms does not exist')")
-    program = "from pipeline.jobs.doctor import torch_problem; print(torch_problem())"
+    program = "from pipeline.tools.doctor import torch_problem; print(torch_problem())"
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
     assert "CPU-only torch" in done.stdout

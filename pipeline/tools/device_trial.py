@@ -16,12 +16,12 @@ from pipeline.config import AUTO, EXACT, TORCH, RunSettings, Settings
 from pipeline.errors import FacepipeError, UsageError
 from pipeline.extraction.extractor import BatchExtractor
 from pipeline.extraction.images.decode import Decoder
-from pipeline.jobs.doctor import FAIL, OK, WARN, Finding
 from pipeline.jobs.models import load_extractor
-from pipeline.jobs.sample_photos import portrait
 from pipeline.jobs.store_identity import make_identity
 from pipeline.runtime.device import describe, device_errors, is_cuda, resolve_device
 from pipeline.runtime.optional_kernels import outcomes
+from pipeline.tools.doctor import FAIL, OK, WARN, Finding
+from pipeline.tools.sample_photos import portrait
 from pipeline.types import DecodedImage, FloatArray, boxes_of
 
 MOST_SHIFT_PX: Final = 0.5  # of a box's side, in a photo of 512 x 600

@@ -21,7 +21,7 @@ from pipeline.extraction.images.files import hash_file
 from pipeline.extraction.images.torch_batch import TorchBatch
 from pipeline.extraction.quality import assess_quality
 from pipeline.extraction.sources.scan import scan_source
-from pipeline.jobs.sample_photos import COLLINS, HOPPER, Sample, write_samples
+from pipeline.tools.sample_photos import COLLINS, HOPPER, Sample, write_samples
 from pipeline.types import CENTER_POSE, CONTRAST, DUPLICATE, NO_FACE, OK, SHARPNESS, DecodedImage, Detections
 
 
@@ -164,7 +164,9 @@ def test_a_folder_with_other_files_is_refused(tmp_path: Path) -> None:
 
 def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     find = importlib.util.find_spec
-    monkeypatch.setattr("pipeline.jobs.sample_photos.find_spec", lambda name: None if name == "skimage" else find(name))
+    monkeypatch.setattr(
+        "pipeline.tools.sample_photos.find_spec", lambda name: None if name == "skimage" else find(name)
+    )
     with pytest.raises(UsageError, match=r'"skimage".*pip install "facepipe\[demo\]"'):
         write_samples(tmp_path / "new")
     assert not (tmp_path / "new").exists()

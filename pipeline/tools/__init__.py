@@ -1,0 +1,1 @@
+"""Commands that try the installation: `doctor`, with `device_trial`, and `demo`, with `sample_photos`."""
