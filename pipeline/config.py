@@ -1,9 +1,9 @@
 """Settings: one frozen object per stage, from defaults, a YAML file, the environment and flags, in this order.
 
 Nothing below this module reads the environment. `FACEPIPE_DETECT__MIN_FACE_PX=40` sets `detect.min_face_px`;
-FACEPIPE_CONFIG names the file where no flag does; FACEPIPE_CACHE sets `model.cache`. An unknown key is refused, and
-the message names the nearest known one. `Settings.output_hash()` covers what changes the stored numbers (decoding,
-detection, alignment, centring, mode); it is fixed per store generation.
+FACEPIPE_CONFIG names the file if no flag does; FACEPIPE_CACHE sets `model.cache`. An unknown key is an error that names
+the nearest known key. `Settings.output_hash()` covers what changes the stored numbers (decoding, detection, alignment,
+centring, mode); it is fixed per store generation.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ from pipeline.errors import BadValue, UnknownKey, UsageError
 ENV_PREFIX = "FACEPIPE_"
 ENV_CONFIG = "FACEPIPE_CONFIG"
 ENV_CACHE = "FACEPIPE_CACHE"
-# Variables with the prefix that are not settings: these two, and those that the scripts and the tests read.
+# Variables with the prefix that are not settings: these two, and those of the scripts and tests.
 ENV_OTHER = frozenset({ENV_CONFIG, ENV_CACHE, "FACEPIPE_TEST_FACES", "FACEPIPE_PYTHON", "FACEPIPE_VENV"})
 
-# The contract's default T, and the false match rate that a calibration gives it where its data can measure that.
+# The contract's default T, and its false match rate after calibration, if the data can measure that rate.
 ANY: Final = "*"  # in lists of origins and hosts
 CONTRACT_THRESHOLD: Final = 0.54
 CONTRACT_FMR: Final = 1e-5
-MAX_THRESHOLD, EVERYBODY = 3.99, 4.0  # the largest T, and the only one above it, where everybody matches
+MAX_THRESHOLD, EVERYBODY = 3.99, 4.0  # the largest T, and the only one above it: everybody matches
 THRESHOLD_RULE = "a number in [0, 3.99], or 4"
 AREA, PILLOW = "area", "pillow"  # how crops are resampled
 EXACT, FAST = "exact", "fast"  # modes
-REFUSE, APPLY = "refuse", "apply"  # updates that the names speak against
+REFUSE, APPLY = "refuse", "apply"  # updates that contradict the names
 CPU, DEVICE = "cpu", "device"  # what decodes JPEG files
-KEEP, MARK, FORGET = "keep", "mark", "forget"  # what becomes of photos that vanished
+KEEP, MARK, FORGET = "keep", "mark", "forget"  # what happens to missing photos
 LOCAL, RAY = "local", "ray"  # engines
 OPENVINO, TORCH = "openvino", "torch"  # what runs the embedder
-OUTPUT_SECTIONS: Final = ("decode", "detect", "align", "embed")  # what changes the stored numbers, beside the mode
+OUTPUT_SECTIONS: Final = ("decode", "detect", "align", "embed")  # changes the stored numbers, as the mode does
 AUTO, FLOAT32, FLOAT16, BFLOAT16 = "auto", "float32", "float16", "bfloat16"  # precisions
 
 
@@ -54,13 +54,13 @@ Value = TypeVar("Value", int, float)
 
 
 def _rule(is_valid: Callable[[Any], bool], expected: str) -> dict[str, Any]:
-    """The rule of a setting; `expected` is what a refused value must be."""
+    """Returns a setting's rule; `expected` completes "must be" in the error."""
     return {"is_valid": is_valid, "expected": expected}
 
 
 def _within(low: float, high: float, *, default: Value) -> Value:
-    """A setting that is a number in [low, high]."""
-    # False for NaN, and correct for whole numbers too large for a float.
+    """Declares a numeric setting in [low, high]."""
+    # False for NaN, and correct for integers too large for a float.
     rule = _rule(lambda value: low <= value <= high, f"in [{_number(low)}, {_number(high)}]")
     return field(default=default, metadata=rule)
 
@@ -70,23 +70,23 @@ def _number(value: float) -> str:
 
 
 def _one_of(*choices: str, default: str) -> str:
-    """A setting that is one of these words."""
+    """Declares a setting with these choices."""
     return field(default=default, metadata=_rule(lambda value: value in choices, " or ".join(choices)))
 
 
 def _list_of(is_valid: Callable[[str], bool], expected: str) -> str | None:
-    """A setting that lists several values, separated by commas, or None."""
+    """Declares a comma-separated list, or None."""
     rule = _rule(lambda value: value is None or all(map(is_valid, listed(value))), expected)
     return field(default=None, metadata=rule)
 
 
 def listed(value: str) -> list[str]:
-    """The values of a setting that lists several, separated by commas."""
+    """Splits a comma-separated setting."""
     return [item.strip() for item in value.split(",")]
 
 
 def is_threshold(value: float) -> bool:
-    """Whether the contract takes `value` as T: beyond 3.99 the score would no longer tell distances apart."""
+    """Returns whether the contract allows `value` as T: above 3.99 the score would no longer distinguish distances."""
     return 0 <= value <= MAX_THRESHOLD or value == EVERYBODY
 
 
@@ -99,23 +99,23 @@ def _is_network(text: str) -> bool:
 
 
 def _is_origin(text: str) -> bool:
-    """As browsers write an origin; `*` is any."""
+    """Accepts an origin as browsers write it; `*` is any."""
     return text == ANY or re.fullmatch(r"https?://[a-z0-9.:\[\]-]+", text) is not None
 
 
 def _is_host(text: str) -> bool:
-    """A name as it goes into a Host header, or an IP address; `*` is any."""
+    """Accepts a host name as in a Host header, or an IP address; `*` is any."""
     is_name = re.fullmatch(r"[A-Za-z0-9_.-]+", text) is not None  # or IPv4
     return text == ANY or is_name or ("/" not in text and _is_network(text))
 
 
 @dataclass(frozen=True)
 class SourceSettings:
-    # parent: the name of the parent folder is that of the person
+    # parent: the parent folder's name is the person's name
     labels: str = _one_of("none", "parent", default="none")
     root: str | None = None  # files outside this folder are refused; None: only `..` in relative paths is
     follow_symlinks: bool = True
-    include: str | None = None  # patterns, separated by commas: only what they match is taken
+    include: str | None = None  # comma-separated patterns: only matching files are taken
     exclude: str | None = None
 
 
@@ -123,7 +123,7 @@ class SourceSettings:
 class DecodeSettings:
     max_pixels: int = _within(1, 2**31 - 1, default=100_000_000)
     max_bytes: int = _within(1, 2**40, default=256 * 2**20)
-    # tolerate: what lacks 1 % is taken; accept: all that is there
+    # tolerate: up to 1 % may be missing; accept: whatever is there
     truncated: str = _one_of("refuse", "tolerate", "accept", default="tolerate")
 
 
@@ -142,68 +142,68 @@ class DetectSettings:
 
 @dataclass(frozen=True)
 class AlignSettings:
-    # in pixels of the crop, both sides together, as facenet-pytorch counts it
+    # pixels of the crop, both sides together, as in facenet-pytorch
     margin_px: int = _within(0, 120, default=32)
-    resampling: str = _one_of(AREA, PILLOW, default=AREA)  # pillow is facenet-pytorch's
+    resampling: str = _one_of(AREA, PILLOW, default=AREA)  # pillow: as in facenet-pytorch
 
 
 @dataclass(frozen=True)
 class EmbedSettings:
-    centre: bool = True  # subtract the weights' mean embedding, where they have one
+    centre: bool = True  # subtract the weights' mean embedding, if they have one
 
 
 @dataclass(frozen=True)
 class MatchSettings:
-    # T; NaN until the calibration turns `threshold_fmr` into one
+    # T; NaN until the calibration resolves `threshold_fmr`
     threshold: float = field(default=CONTRACT_THRESHOLD, metadata=_rule(is_threshold, THRESHOLD_RULE))
     min_cpq: float = _within(0, 1, default=0.59)
     min_fsq: float = _within(0, 1, default=0.40)
     min_fcq: float = _within(0, 1, default=0.45)
-    threshold_fmr: float | None = None  # the false match rate of `threshold: fmr:1e-4`
+    threshold_fmr: float | None = None  # the false match rate in `threshold: fmr:1e-4`
 
 
 @dataclass(frozen=True)
 class RunSettings:
     engine: str = _one_of(LOCAL, RAY, default=LOCAL)  # where shards are extracted
-    shard_folder: str | None = None  # where workers of Ray leave shards: a folder or an address; None: in the store
+    shard_folder: str | None = None  # where Ray workers write shards: a folder or an address; None: in the store
     device: str = "auto"  # auto | cpu | cuda | cuda:N
-    # of the embedder on the CPU; auto: OpenVINO, if it is installed
+    # of the embedder on the CPU; auto: OpenVINO if installed
     backend: str = _one_of(AUTO, OPENVINO, TORCH, default=AUTO)
-    # of decoding and of the CPU networks, in a run batches at once; 0: all cores
+    # for decoding and the CPU networks, in a run also batches at once; 0: all cores
     threads: int = _within(0, 1024, default=0)
-    reads: int = _within(1, 256, default=16)  # objects of buckets that are read at once
+    reads: int = _within(1, 256, default=16)  # bucket objects read concurrently
     batch_images: int = _within(1, 4096, default=32)
-    batch_pixels: int = _within(1, 2**40, default=24_000_000)  # a batch ends before its images pass this sum
+    batch_pixels: int = _within(1, 2**40, default=24_000_000)  # a batch ends before its images exceed this sum
     # manifest rows per shard: what a crash may cost, and what one transaction commits
     shard_rows: int = _within(1, 1_000_000, default=256)
-    # a shard ends before its images pass this sum: seconds of work
+    # a shard ends before its images exceed this sum: seconds of work
     shard_pixels: int = _within(1, 2**40, default=250_000_000)
-    check_inode: bool = False  # a file whose inode is another is read again
-    rehash: bool = False  # every file is read
-    # what a run does with photos that are no longer in the source
+    check_inode: bool = False  # read a file again if its inode changed
+    rehash: bool = False  # read every file
+    # what a run does with photos missing from the source
     on_missing: str = _one_of(KEEP, MARK, FORGET, default=MARK)
     # if more than this share of a source is missing, nothing is forgotten
     missing_limit: float = _within(0, 1, default=0.2)
     mode: str = _one_of(EXACT, FAST, default=EXACT)  # fast: the embedder in half precision
-    # Only in the mode fast, `jpeg` and `tf32` only on CUDA. They may differ from run to run, so no store records them.
+    # Only in mode fast; `jpeg` and `tf32` only on CUDA. They may differ between runs, so no store records them.
     # where baseline JPEG files are decoded; the device's colours differ
     jpeg: str = _one_of(CPU, DEVICE, default=CPU)
-    # of the embedder; auto: the fastest of them; float16: on CUDA only
+    # of the embedder; auto: the fastest; float16: on CUDA only
     precision: str = _one_of(AUTO, FLOAT32, FLOAT16, BFLOAT16, default=AUTO)
-    tf32: bool = False  # whether the convolutions that are left in float32, the detector's too, may run in TF32
+    tf32: bool = False  # TF32 for the convolutions left in float32, including the detector's
 
 
 @dataclass(frozen=True)
 class RaySettings:
-    """Workers of the engine ray."""
+    """Workers of the Ray engine."""
 
-    address: str | None = None  # of a cluster, host:port or auto; None: one is started on this machine
-    actors: int = _within(0, 100_000, default=0)  # workers; 0: as many as the cluster has room for
-    cpus: int = _within(1, 1024, default=2)  # of each, at most those of the largest node
-    gpus: float = _within(0, 64, default=0.0)  # of each; a share of one lets workers share it
-    queue: int = _within(1, 1000, default=3)  # shards that a worker has at once
+    address: str | None = None  # of a cluster, host:port or auto; None: start one on this machine
+    actors: int = _within(0, 100_000, default=0)  # workers; 0: as many as fit on the cluster
+    cpus: int = _within(1, 1024, default=2)  # per worker, at most those of the largest node
+    gpus: float = _within(0, 64, default=0.0)  # per worker; workers can share a GPU with a fraction
+    queue: int = _within(1, 1000, default=3)  # shards assigned to a worker at once
     start_timeout_s: float = _within(1, 86_400, default=300.0)  # without any worker
-    shard_timeout_s: float = _within(1, 86_400, default=900.0)  # in which a worker finishes none of its shards
+    shard_timeout_s: float = _within(1, 86_400, default=900.0)  # without a finished shard from a worker
 
 
 @dataclass(frozen=True)
@@ -216,7 +216,7 @@ class ModelSettings:
 
 @dataclass(frozen=True)
 class SecuritySettings:
-    encrypt: bool = False  # a new store's images at rest; fixed when the store is made
+    encrypt: bool = False  # encrypt a new store's images at rest; fixed at creation
     master_key_file: str | None = None  # None: the user's configuration folder
     master_key: str | None = field(default=None, repr=False)  # base64 of 32 bytes; for the environment
 
@@ -228,40 +228,40 @@ class ServeSettings:
     object_port: int | None = None  # a second port for the same service
     tls_cert: str | None = None  # PEM files
     tls_key: str | None = None
-    # whose X-Forwarded-For counts
+    # whose X-Forwarded-For is trusted
     trusted_proxies: str | None = _list_of(
         _is_network, "IP addresses or networks such as 10.0.0.0/8, separated by commas"
     )
-    # names in Host; None: of the loopback if only it listens
+    # accepted Host headers; None: loopback names, if the server only listens on loopback
     allowed_hosts: str | None = _list_of(
         _is_host, "host names or IP addresses without ports, separated by commas, or *"
     )
-    # of web pages that may call; None: no others
+    # web pages that may call; None: no others
     cors_origins: str | None = _list_of(_is_origin, "origins such as https://example.org, separated by commas, or *")
     hosting: str = _one_of("local", "cloud", default="local")
-    public_url: str | None = None  # host (and path) that clients reach, for image addresses in cloud hosting
+    public_url: str | None = None  # public host (and path), for image addresses in cloud hosting
     object_scheme: str | None = None  # of image addresses; None: cvos (local), https (cloud)
     # name and external id of an insertion
     person_headers: str = _one_of("required", "optional", default="required")
     unique_external_ids: bool = False
     # an update of a person whom the headers call somebody else
     update_conflicts: str = _one_of(REFUSE, APPLY, default=REFUSE)
-    changes: bool = False  # GET /changes answers an account's changes
+    changes: bool = False  # GET /changes returns an account's changes
     max_body_bytes: int = _within(1024, 2**32, default=32 * 2**20)
     body_timeout_s: float = _within(0.1, 3600, default=30.0)  # without a byte of a body
     queue_images: int = _within(1, 100_000, default=64)  # requests that may wait for the models; more get 503
-    workers: int = _within(0, 1024, default=0)  # threads that decode; 0: twice the cores
+    workers: int = _within(0, 1024, default=0)  # decoding threads; 0: twice the cores
 
 
 @dataclass(frozen=True)
 class UiSettings:
-    """The page at /ui of a server."""
+    """The web UI at /ui of a server."""
 
     enabled: bool = True
-    # folders, comma-separated, of which an account's own photos are shown; None: of none
+    # comma-separated folders whose photos an account may see, if they are its own; None: none
     photo_roots: str | None = None
-    idle_s: float = _within(1, 2_592_000, default=3600.0)  # a session ends when nothing was asked for so long
-    session_s: float = _within(1, 2_592_000, default=43_200.0)  # and so long after its sign-in in any case
+    idle_s: float = _within(1, 2_592_000, default=3600.0)  # a session ends after this time without a request
+    session_s: float = _within(1, 2_592_000, default=43_200.0)  # and at the latest this long after its sign-in
 
 
 @dataclass(frozen=True)
@@ -286,7 +286,7 @@ class Settings:
                 _check(key, getattr(getattr(self, section), name), "the settings")
 
     def output_settings(self) -> dict[str, Any]:
-        """What changes the stored numbers, as plain JSON-able values."""
+        """Returns the settings that change the stored numbers, as JSON-able values."""
         sections = {section: dataclasses.asdict(getattr(self, section)) for section in OUTPUT_SECTIONS}
         return {**sections, "mode": self.run.mode}
 
@@ -297,7 +297,7 @@ class Settings:
 
 
 def nearest_threshold(value: float) -> float:
-    """A T that an earlier version or a calibration chose, as the contract takes it now."""
+    """Maps a T of an earlier version or a calibration to one that the contract allows now."""
     return value if value == EVERYBODY else min(value, MAX_THRESHOLD)
 
 
@@ -305,7 +305,7 @@ _THRESHOLD = "match.threshold"
 _RATE = "match.threshold_fmr"  # set only through the threshold, as fmr:1e-4
 _FMR = "fmr:"
 _SECRET = frozenset({"security.master_key"})  # never repeated in a message or a report
-# Values of old configurations, which mean what came in their place.
+# Values of old configurations, and their replacements.
 _FORMER: Mapping[tuple[str, Any], Any] = {("run.backend", "onnxruntime"): OPENVINO}
 
 
@@ -318,7 +318,7 @@ def _check(key: str, value: Any, where: str) -> None:
 
 @functools.cache
 def known_keys() -> Mapping[str, Any]:
-    """Every key `section.name` with its type, in the order of the classes."""
+    """Maps every key `section.name` to its type, in the order of the classes."""
     keys: dict[str, Any] = {}
     for section, cls in typing.get_type_hints(Settings).items():
         keys.update({f"{section}.{name}": hint for name, hint in typing.get_type_hints(cls).items()})
@@ -327,7 +327,7 @@ def known_keys() -> Mapping[str, Any]:
 
 @functools.cache
 def _rules() -> Mapping[str, Mapping[str, Any]]:
-    """The rule of each key; empty for one without."""
+    """Maps each key to its rule, empty if it has none."""
     sections = typing.get_type_hints(Settings).items()
     return {f"{section}.{each.name}": each.metadata for section, cls in sections for each in dataclasses.fields(cls)}
 
@@ -337,10 +337,10 @@ def load_settings(
     environ: Mapping[str, str] | None = None,
     flags: Mapping[str, Any] | None = None,
 ) -> Settings:
-    """Defaults, then `file` (YAML), then `environ`, then `flags` (`section.name` -> value; None = not given).
+    """Merges defaults, then `file` (YAML), then `environ`, then `flags` (`section.name` -> value; None = not given).
 
-    Without `file`, FACEPIPE_CONFIG of `environ` names it. `environ` None is the process's environment.
-    Raises UnknownKey, BadValue, or UsageError where the file cannot be read or is no mapping.
+    Without `file`, FACEPIPE_CONFIG of `environ` names it. `environ` None is the process's environment. Raises
+    UnknownKey, BadValue, or UsageError if the file cannot be read or is no mapping.
     """
     environ = os.environ if environ is None else environ
     if file is None and environ.get(ENV_CONFIG):
@@ -389,14 +389,14 @@ def _from_yaml(file: Path) -> dict[str, Any]:
 
 
 def _problem(exc: Exception) -> str:
-    """The problem without the file's lines, which YAML's own message repeats: they may hold the master key."""
+    """Returns the problem without the file's lines, which YAML's message repeats: they may contain the master key."""
     if isinstance(exc, yaml.MarkedYAMLError) and exc.problem_mark is not None:
         return f"{exc.problem} in line {exc.problem_mark.line + 1}"
     return str(exc)
 
 
 class _StrictLoader(yaml.SafeLoader):
-    """YAML that refuses a key given twice: plain YAML silently keeps the last."""
+    """A YAML loader that refuses duplicate keys; plain YAML silently keeps the last."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
@@ -407,8 +407,8 @@ class _StrictLoader(yaml.SafeLoader):
 
 
 def _accepted(key: str, value: Any, where: str) -> dict[str, Any]:
-    """The key with `value` as its type, and what it sets as well. Raises UnknownKey or BadValue, which name `where` it
-    was given."""
+    """Returns `key` with `value` converted to its type, and related keys. Raises UnknownKey or BadValue, which name
+    `where` it was given."""
     if key not in known_keys():
         raise UnknownKey(key=key, where=where, hint=_nearest(key, known_keys()))
     if key == _THRESHOLD and isinstance(value, str) and value.strip().lower().startswith(_FMR):
@@ -420,7 +420,7 @@ def _accepted(key: str, value: Any, where: str) -> dict[str, Any]:
 
 
 def _parse_rate(text: str, where: str) -> float:
-    """The rate in `fmr:1e-4`. Raises BadValue."""
+    """Parses the rate in `fmr:1e-4`. Raises BadValue."""
     rate = _as_type(float, text.strip()[len(_FMR) :])
     if rate is None or not 0 < rate < 1:
         expected = f"must be {THRESHOLD_RULE}, or a false match rate between 0 and 1, as in fmr:1e-4"
@@ -429,7 +429,7 @@ def _parse_rate(text: str, where: str) -> float:
 
 
 def _nearest(key: str, keys: Iterable[str]) -> str:
-    """A hint at the key that was probably meant: the same name in another section, or a similar spelling."""
+    """Suggests the key probably meant: the same name in another section, or a similar spelling."""
     keys, name = list(keys), key.rpartition(".")[2]
     same_name = [other for other in keys if other.rpartition(".")[2] == name]
     close = same_name or difflib.get_close_matches(key, keys, n=1, cutoff=0.6)
@@ -437,7 +437,7 @@ def _nearest(key: str, keys: Iterable[str]) -> str:
 
 
 def _convert(key: str, value: Any, where: str) -> Any:
-    """`value` as the key's type; text is parsed. Raises BadValue."""
+    """Converts `value` to the key's type; text is parsed. Raises BadValue."""
     options = typing.get_args(known_keys()[key]) or (known_keys()[key],)
     if value is None or value == "":
         if type(None) in options:
@@ -452,7 +452,7 @@ def _convert(key: str, value: Any, where: str) -> Any:
 
 
 def _as_type(option: Any, value: Any) -> Any:
-    """`value` as bool, int, float or str; None where it is none."""
+    """Converts `value` to bool, int, float or str; None if it is not one."""
     if option is bool:
         text = str(value).lower() if isinstance(value, (bool, str)) else ""
         return {"true": True, "false": False}.get(text)
@@ -486,7 +486,7 @@ def _build(values: Mapping[str, Any]) -> Settings:
 
 
 def without_secrets(word: str) -> str:
-    """A word of the command line, with dots for the value of a secret setting."""
+    """Masks a secret setting's value in a word of the command line with dots."""
     for key in _SECRET:
         word = re.sub(rf"({re.escape(key)}\s*=).*", r"\1...", word, flags=re.DOTALL)
     return word

@@ -1,4 +1,4 @@
-"""The library: what a notebook or another program uses of facepipe. Import these names from `pipeline`."""
+"""The library for notebooks and other programs. Import these names from `pipeline`."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ if TYPE_CHECKING:
     from pipeline.jobs.run_report import RunReport
     from pipeline.store import ChangesPage, FaceAnswer
 
-_COMMAND = "library"  # what another process is told that finds the store in use
+_COMMAND = "library"  # shown to another process that finds the store in use
 _log = logging.getLogger("facepipe")
 _AXES, _CHANNELS = 3, 3  # of pixels
 
 
 def open_store(path: Path | str, *, settings: Mapping[str, object] | None = None) -> OpenStore:
-    """Opens the store at `path`; where a server holds it, the work goes through that server.
+    """Opens the store at `path`, through a server if one is running on it.
 
-    `settings` are any of facepipe's settings by their keys, before those of the environment and FACEPIPE_CONFIG.
-    Raises StoreMissing, StoreLocked where another process works on the store, StoreMismatch, and other StoreErrors.
+    `settings` are facepipe settings by key; they override the environment and FACEPIPE_CONFIG. Raises StoreMissing,
+    StoreLocked if another process works on the store, StoreMismatch, and other StoreErrors.
 
     >>> with open_store("people", settings={"run.device": "cpu"}) as store:
     ...     store.people().num_rows
@@ -60,11 +60,11 @@ def create_store(
     calibration: Path | str | None = None,
     settings: Mapping[str, object] | None = None,
 ) -> OpenStore:
-    """Makes a store at `path` and opens it. Weights, encryption and calibration are fixed from then on.
+    """Creates a store at `path` and opens it. Weights, encryption and calibration cannot be changed later.
 
-    `weights`: auto, casia-webface, vggface2 or sface. `calibration`: a file that `calibrate(...).write(file)` wrote.
-    Where its distances are not calibrated it logs a warning, which the reports of runs repeat. Raises UsageError where
-    there is a store already, ModelError, StoreError.
+    `weights`: auto, casia-webface, vggface2 or sface. `calibration`: a file that `calibrate(...).write(file)` wrote. If
+    the store's distances are not calibrated, a warning is logged and repeated in the reports of runs. Raises UsageError
+    if a store already exists, ModelError, StoreError.
 
     >>> with create_store("people", weights="casia-webface") as store:
     ...     report = store.run("photos")
@@ -84,8 +84,8 @@ def create_store(
 
 
 class OpenStore:
-    """An open store, from `open_store` or `create_store`. Close it, or use it in a `with` statement: other processes
-    cannot open it meanwhile."""
+    """An open store, from `open_store` or `create_store`. Close it or use a `with` statement: no other process can open
+    it meanwhile."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -111,12 +111,12 @@ class OpenStore:
         progress: Progress | None = None,
         stop: Event | None = None,
     ) -> RunReport:
-        """Brings the photos of a folder, a manifest or "s3://bucket/prefix" into the store, as `facepipe run` does.
+        """Imports the photos of a folder, a manifest or "s3://bucket/prefix", as `facepipe run` does.
 
-        A second call takes up only what is new or changed. `moved_from`: where the source was before; its photos are
-        those that are in from there. `account`: None is the only one there is. Once `stop` is
-        set, the shard in hand is finished and Interrupted raised; the next call goes on there. A photo that cannot be
-        used is counted in the report and raises nothing. Raises InputError, ModelError, DeviceError, StoreError.
+        A second call imports only what is new or changed. `moved_from`: the source's former place; its photos count as
+        already imported. `account`: None is the only one there is. Once `stop` is set, the shard in progress is
+        finished and Interrupted raised; the next call continues. Unusable photos are counted in the report and raise
+        nothing. Raises InputError, ModelError, DeviceError, StoreError.
 
         >>> with open_store("people") as store:
         ...     report = store.run("photos")
@@ -125,7 +125,7 @@ class OpenStore:
         """
         from pipeline.run.run import run
 
-        self._store.release()  # the models, and the identities from before the run
+        self._store.release()  # frees the models and the identities loaded before the run
         request = RunRequest(
             _source(source),
             self.path,
@@ -138,8 +138,8 @@ class OpenStore:
         return run(request, progress, stop, self._store)
 
     def report(self, to: Path | str, *, run_id: str | None = None, account: str | None = None) -> None:
-        """Writes a page that shows people to the HTML file `to`, as `facepipe report` does: those of a run ("last": the
-        last one), or with None all of the account's. Raises UsageError, StoreError.
+        """Writes an HTML report to `to`, as `facepipe report` does: the people of a run ("last": the last one), or with
+        None all people of the account. Raises UsageError, StoreError.
 
         >>> with open_store("people") as store:
         ...     store.report("people.html")
@@ -156,10 +156,10 @@ class OpenStore:
         account: str | None = None,
         directory: str = "main",
     ) -> list[FaceAnswer]:
-        """Who is in an image file, or in an encoded image. Stores nothing.
+        """Recognises the people in an image file or an encoded image. Stores nothing.
 
         Returns the faces from the largest to the smallest, each with its box (xyxy, pixels of the upright image), the
-        identity that it matches, and the `top` most similar identities. The models load with the first call. Raises
+        identity that it matches, and the `top` most similar identities. The first call loads the models. Raises
         ImageRejected, StoreError, ModelError, DeviceError.
 
         >>> with open_store("people") as store:
@@ -174,8 +174,8 @@ class OpenStore:
 
     @property
     def people(self) -> StorePeople:
-        """Who is in the directory `main` of the only account, and corrections. Another one is `people.of(...)`. Called,
-        it gives the persons of all accounts and directories: the columns of `persons.parquet` (see FORMAT.md).
+        """The people of the directory `main` of the only account, and corrections; `people.of(...)` selects another. A
+        call returns the persons of all accounts and directories: the columns of `persons.parquet` (see FORMAT.md).
 
         >>> with open_store("people") as store:
         ...     store.people()["directory"].to_pylist()
@@ -189,9 +189,9 @@ class OpenStore:
         return StorePeople(self._store)
 
     def changes(self, since: int = 0, *, account: str | None = None, limit: int = 1000) -> ChangesPage:
-        """The changes of people after the commit of this number, of one account or of all, for a reader that keeps a
-        copy: about `limit` entries, as a commit is never cut. `next` is the number to ask for next. Raises
-        ChangesUnknown if the store does not know all of them: then `start` in its fields is the number to start from.
+        """Returns the changes of people after commit `since`, of one account or of all, for a reader that keeps a copy:
+        about `limit` entries, as a commit is never split. Ask for `next` next. Raises ChangesUnknown if the store no
+        longer knows all of them; its field `start` is the number to start from.
 
         >>> with open_store("people") as store:
         ...     page = store.changes()
@@ -204,7 +204,7 @@ class OpenStore:
         return self._store.changes(since, account_id, limit)
 
     def faces(self) -> pa.Table:
-        """The detected faces, with box, landmarks, quality and person: the columns of `faces.parquet`.
+        """Returns the detected faces, with box, landmarks, quality and person: the columns of `faces.parquet`.
 
         >>> with open_store("people") as store:
         ...     store.faces()["outcome"].to_pylist()
@@ -213,7 +213,7 @@ class OpenStore:
         return self._store.table("faces").read_all()
 
     def photos(self) -> pa.Table:
-        """The rows that runs took in, with path, hash and status: the columns of `media.parquet`.
+        """Returns the rows that runs imported, with path, hash and status: the columns of `media.parquet`.
 
         >>> with open_store("people") as store:
         ...     store.photos()["status"].to_pylist()
@@ -222,9 +222,9 @@ class OpenStore:
         return self._store.table("media").read_all()
 
     def embeddings(self) -> pa.Table:
-        """The faces' embeddings: `face_id` and `embedding` (a list of d float32, L2 norm 1), by `face_id`.
+        """Returns the embeddings: `face_id` and `embedding` (a list of d float32, L2 norm 1), ordered by `face_id`.
 
-        All of them are in memory at once: 2 KB for each face of 512 numbers.
+        Loads all into memory: 2 KB per face with d = 512.
 
         >>> with open_store("people") as store:
         ...     store.embeddings().num_rows
@@ -233,7 +233,7 @@ class OpenStore:
         return self._store.table("embeddings").read_all()
 
     def close(self) -> None:
-        """Ends the work on the store; a second call does nothing."""
+        """Closes the store; a second call does nothing."""
         self._store.close()
 
     def __enter__(self) -> OpenStore:
@@ -247,7 +247,7 @@ class StorePeople(People):
     """The people of an open store."""
 
     def of(self, *, account: str | None = None, directory: str = "main") -> People:
-        """Those of another account or directory."""
+        """Returns the people of another account or directory."""
         return People(self._store, account, _directory(directory))
 
     def __call__(self) -> pa.Table:
@@ -261,11 +261,11 @@ class Face:
     box: FloatArray  # [4] float32 xyxy, within the image
     landmarks: FloatArray  # [5, 2] float32 (x, y): left eye, right eye, nose, left and right corner of the mouth
     confidence: float  # of the detector, in [0, 1]
-    center_pose_quality: float  # in [0, 1], higher is better, as the two below
+    center_pose_quality: float  # in [0, 1], higher is better, like the two below
     sharpness_quality: float
     contrast_quality: float
     embedding: FloatArray  # [d] float32, L2 norm 1
-    picture: bytes  # an encoded cut-out, as a store keeps it of a person
+    picture: bytes  # an encoded cut-out, as stored for a person
 
 
 class FaceExtractor:
@@ -291,15 +291,16 @@ class FaceExtractor:
     def from_settings(
         cls, *, weights: str = "auto", device: str = "auto", settings: Mapping[str, object] | None = None
     ) -> FaceExtractor:
-        """Loads the models onto a device: auto (a CUDA device where there is one), cpu, cuda or cuda:N.
+        """Loads the models onto a device: auto (CUDA if available), cpu, cuda or cuda:N.
 
-        `weights`: auto, casia-webface, vggface2 or sface. `settings` are any others by their keys. Raises ModelError,
+        `weights`: auto, casia-webface, vggface2 or sface. `settings`: any others by key. Raises ModelError,
         DeviceError, UsageError.
         """
         return cls(_settings(settings, weights, device=device))
 
     def faces(self, image: bytes | ByteArray) -> list[Face]:
-        """The faces of one image, from the largest to the smallest: an encoded file, or pixels [H, W, 3] uint8 RGB.
+        """Returns the faces of one image, from the largest to the smallest. `image`: an encoded file, or pixels
+        [H, W, 3] uint8 RGB.
 
         Raises ImageRejected for bytes that are no usable image, UsageError for another array, DeviceError.
         """
@@ -307,7 +308,7 @@ class FaceExtractor:
         return faces
 
     def faces_of_all(self, images: Iterable[bytes | ByteArray]) -> list[list[Face]]:
-        """The same for a batch of images, worked on together: a list of faces per image."""
+        """Returns a list of faces per image. The images are processed as one batch."""
         decoded = [self._decode(image) if isinstance(image, bytes) else _from_pixels(image) for image in images]
         tables = self._extractor.extract(decoded)
         return [_faces(image, table) for image, table in zip(decoded, tables, strict=True)]
@@ -344,12 +345,12 @@ def evaluate_pairs(
     settings: Mapping[str, object] | None = None,
     progress: Progress | None = None,
 ) -> Report[PairsResult]:
-    """Tells pairs of photos of one person from pairs of two: accuracy, and FNMR at FMR, as `facepipe evaluate pairs`.
+    """Measures verification on labelled pairs: accuracy, and FNMR at FMR, as `facepipe evaluate pairs` does.
 
     `pairs`: a list in the format of Labeled Faces in the Wild, or CSV with the columns path_a, path_b and same (1 or
-    0). `images`: the folder of the photos (None: that of the list). `train`: a list whose best threshold decides.
+    0). `images`: the folder of the photos (None: that of the list). `train`: a list that determines the threshold.
     `all_pairs`: error rates over all pairs of photos of the people in the list. `store`: take the embeddings from it.
-    Raises InputError where nothing can be measured, UsageError, StoreError, ModelError, DeviceError.
+    Raises InputError if nothing can be measured, UsageError, StoreError, ModelError, DeviceError.
 
     >>> report = evaluate_pairs("pairs.csv", settings={"model.weights": "casia-webface", "run.device": "cpu"})
     >>> report.result.genuine_pairs, report.result.impostor_pairs
@@ -381,14 +382,13 @@ def calibrate(
     settings: Mapping[str, object] | None = None,
     progress: Progress | None = None,
 ) -> CalibrationReport:
-    """Fits what distances mean, on labelled photos: the threshold 0.54 then stands for the false match rate `fmr`;
-    None: for 1e-5, or the lowest that the pairs can measure.
+    """Fits a calibration on labelled photos: the threshold 0.54 then has the false match rate `fmr`; None: 1e-5, or the
+    lowest rate that the pairs can measure.
 
-    `source`: a list of pairs, a manifest with the columns path and name, or with the setting `source.labels` = parent
-    a folder with one subfolder per person; None: the named rows of `store`. `leave_out`: a list of photos whose labels
-    are wrong. The report's `write(file)` makes the file that `create_store` takes. Raises TooLittleData: `fmr` needs
-    three times as many pairs of different people as its inverse; UsageError, InputError, StoreError, ModelError,
-    DeviceError.
+    `source`: a list of pairs, a manifest with the columns path and name, or with the setting `source.labels` = parent a
+    folder with one subfolder per person; None: the named rows of `store`. `leave_out`: a list of photos with wrong
+    labels. The report's `write(file)` writes the file for `create_store`. Raises TooLittleData with fewer than `3/fmr`
+    pairs of different people; UsageError, InputError, StoreError, ModelError, DeviceError.
 
     >>> model = {"model.weights": "casia-webface", "run.device": "cpu"}
     >>> calibrate("pairs.csv", settings=model)  # two pairs are too few
@@ -426,7 +426,7 @@ def _settings(
     calibration: Path | str | None = None,
     encrypt: bool = False,
 ) -> Settings:
-    """`settings`, and over them the arguments that are not at their default."""
+    """Returns `settings`, overridden by the arguments that are not at their default."""
     arguments = {
         "model.weights": None if weights == "auto" else weights,
         "run.device": None if device == "auto" else device,

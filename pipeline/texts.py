@@ -1,5 +1,4 @@
-"""Which texts are kept as a name, an external id, a tag or the name of a directory, and when two names are the same:
-one rule for the server, manifests and the command line."""
+"""Rules for names, external ids, tags and directory names, shared by the server, manifests and the command line."""
 
 from __future__ import annotations
 
@@ -15,18 +14,18 @@ _SURROGATE = re.compile(r"[\ud800-\udfff]")
 
 
 def is_unicode(text: str) -> bool:
-    """Whether `text` is without halves of surrogate pairs, which no UTF-8 can hold."""
+    """Returns whether `text` has no lone surrogates, which UTF-8 cannot encode."""
     return _SURROGATE.search(text) is None
 
 
 def is_text(text: str) -> bool:
-    """Whether a store can keep `text`: JSON can contain NUL and halves of surrogate pairs, which is also what becomes
-    of bytes on a command line that are not UTF-8."""
+    """Returns whether a store can keep `text`. JSON may contain NUL and lone surrogates; command-line bytes that are
+    not UTF-8 become lone surrogates, too."""
     return len(text) <= MAX_TEXT and "\0" not in text and is_unicode(text)
 
 
 def nfc(name: str) -> str:
-    """A name as it is compared. Names are stored as they were sent; external ids are compared as they are."""
+    """Normalises a name for comparison. Names are stored as sent; external ids are compared unchanged."""
     return unicodedata.normalize("NFC", name)
 
 
@@ -35,7 +34,7 @@ def same_name(one: str | None, other: str | None) -> bool:
 
 
 def directory_name(text: str) -> str:
-    """`text` as the name of a directory: without outer white space, in NFC. Raises ValueError with the rule."""
+    """Returns `text` as a directory name: stripped, in NFC. Raises ValueError with the rule."""
     name = nfc(text.strip())
     fits = 1 <= len(name) <= MAX_DIRECTORY_NAME and name.isprintable()
     if not fits or {"/", "\\"} & set(name) or name in (".", ".."):

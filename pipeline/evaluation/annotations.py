@@ -1,7 +1,7 @@
 """Reads annotated face boxes: XML of imglab (dlib) or Pascal VOC, or CSV.
 
-Boxes are xyxy in pixels of the upright image, the origin at the upper left corner of the upper left pixel, as in
-`pipeline.types`. Pascal VOC counts pixels from 1 and includes the last one, so its xmin and ymin are reduced by 1.
+Boxes are xyxy in pixels of the upright image, with the origin of `pipeline.types`. Pascal VOC counts pixels from 1 and
+includes the last one, so its xmin and ymin are reduced by 1.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ Corners: TypeAlias = tuple[float, float, float, float]
 CORNERS: Final = ("x1", "y1", "x2", "y2")
 VOC_CORNERS: Final = ("bndbox/xmin", "bndbox/ymin", "bndbox/xmax", "bndbox/ymax")
 IGNORE: Final = "ignore"
-_FARTHEST: Final = 1e6  # pixels from the origin: float32 is still exact to a pixel there
+_FARTHEST: Final = 1e6  # pixels from the origin: up to there float32 is exact to a pixel
 _TRUE: Final = frozenset({"1", "true", "yes"})
 _FALSE: Final = frozenset({"", "0", "false", "no", "none"})
 
 
 @dataclass(frozen=True)
 class AnnotatedImage:
-    """An image and its annotated faces, which may be none."""
+    """An image and its annotated faces, possibly none."""
 
-    path: str  # as the store and reports show it
+    path: str  # as in the store and reports
     file: Path
     boxes: FloatArray  # [n, 4] xyxy
-    ignored: BoolArray  # [n] neither a hit nor a miss counts ("difficult" in Pascal VOC)
+    ignored: BoolArray  # [n] neither hits nor misses ("difficult" in Pascal VOC)
 
 
 @dataclass(frozen=True)
 class _Box:
-    """One annotated box of the image at `location`, the path in the file; no corners: an image without faces."""
+    """One annotated box of the image at `location`, the path in the file; without corners: an image without faces."""
 
     location: str
     corners: Corners | None
@@ -50,11 +50,11 @@ class _Box:
 
 
 def read_boxes(sources: Sequence[Path], images: Path | None) -> list[AnnotatedImage]:
-    """The annotated images of `sources`, in their order: XML or CSV files, and folders of XML files.
+    """Returns the annotated images of `sources` in order: XML or CSV files, and folders of XML files.
 
-    CSV has the columns path, x1, y1, x2, y2 and optionally ignore, one row per box; a row with empty corners is
-    an image without faces. Relative paths start at `images`; None: at the folder of the annotation file.
-    Raises SourceMissing, and BoxesInvalid where a file has another format, a box is empty, or no image is annotated.
+    CSV has the columns path, x1, y1, x2, y2 and optionally ignore, one row per box; a row with empty corners is an
+    image without faces. Relative paths start at `images` (None: the annotation file's folder). Raises SourceMissing,
+    and BoxesInvalid if a file has another format, a box is empty, or no image is annotated.
     """
     annotated: dict[str, AnnotatedImage] = {}
     for file in _files(sources):
@@ -154,7 +154,7 @@ def _voc_boxes(file: Path, root: ElementTree.Element) -> Iterator[_Box]:
 
 
 def _required(file: Path, element: ElementTree.Element, name: str, value: str | None) -> str:
-    """`value`, the attribute or the child `name` of `element`. Raises BoxesInvalid where it is missing or empty."""
+    """Returns `value`, the attribute or the child `name` of `element`. Raises BoxesInvalid if missing or empty."""
     if not value:
         raise BoxesInvalid(path=shown(file), detail=f"<{element.tag}> has no {name}")
     return value
@@ -173,7 +173,7 @@ def _numbers(file: Path, where: str, texts: Sequence[Any]) -> Corners:
         a, b, c, d = (float(text) for text in texts)
     except ValueError as exc:
         raise BoxesInvalid(path=shown(file), detail=f"{where}: {exc}") from exc
-    if not (np.abs([a, b, c, d]) <= _FARTHEST).all():  # so that NaN is refused
+    if not (np.abs([a, b, c, d]) <= _FARTHEST).all():  # also refuses NaN
         detail = f"{where}: a box is made of finite numbers up to {_FARTHEST:g}, not {list(texts)}"
         raise BoxesInvalid(path=shown(file), detail=detail)
     return a, b, c, d

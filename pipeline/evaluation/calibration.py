@@ -1,7 +1,7 @@
 """`facepipe calibrate`: fits the map d = 2 (r / 2)^g of a model's raw L2 distance to the contract distance.
 
 g maps the raw distance at the chosen false match rate to sqrt(0.54), the contract's default threshold; a small table
-has the T of other rates. The fit needs pairs of different people only, and many of them.
+has the T of other rates. The fit only needs pairs of different people, but many.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from pipeline.matching.calibration import EXPONENTS, Calibration
 from pipeline.store import StoreIdentity
 from pipeline.types import DoubleArray, Progress
 
-# The rows of the table; T is interpolated between them.
+# The table's rows; T is interpolated between them.
 TABLE_FMRS: Final = (1e-6, 2e-6, 5e-6, 1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2)
 _RATES: Final = (1e-9, 0.1)
 
@@ -72,12 +72,12 @@ class CalibrationFit:
     nearest_strangers: tuple[NamedDistance, ...]  # wrong labels are likely among them
 
     def calibration(self, dataset: str, note: str) -> Calibration:
-        """As a store keeps it."""
+        """As stored in a store."""
         return Calibration(self.exponent, dataset, self.fmr, note, self.thresholds, self.intervals_95)
 
     @property
     def remark(self) -> str | None:
-        """What to know where the rate is not the one that T = 0.54 has by default."""
+        """A remark if the rate is not the default one of T = 0.54."""
         if self.fmr == CONTRACT_FMR:
             return None
         remark = f"T = {CONTRACT_THRESHOLD:g} stands for a false match rate of {self.fmr:g} and not {CONTRACT_FMR:g}"
@@ -88,11 +88,11 @@ class CalibrationFit:
 
 
 def fit_calibration(scored: ScoredPairs, fmr: float | None = None) -> CalibrationFit:
-    """Fits the exponent at `fmr`, and the table for the rates that the data allow. None: the contract's rate, or the
-    lowest that they allow.
+    """Fits the exponent at `fmr` (None: the contract's rate, or the lowest that the data allow), and the table for all
+    measurable rates.
 
-    Both photos of each pair in `scored` must show a face. Raises TooLittleData where the rule of 3 asks for more
-    impostor pairs or there are too few people for an interval, and InputError where no exponent is usable.
+    Both photos of each pair in `scored` must show a face. Raises TooLittleData with fewer impostor pairs than the rule
+    of 3 needs, or too few people for an interval, and InputError if no exponent is usable.
     """
     fmr = _default_rate(len(scored.impostor)) if fmr is None else fmr
     if not is_measurable(fmr, len(scored.impostor)):
@@ -132,7 +132,7 @@ def fit_calibration(scored: ScoredPairs, fmr: float | None = None) -> Calibratio
 
 
 def _exponent(squared_l2: float, fmr: float) -> float:
-    """Raises InputError where there is none, or a store would refuse it."""
+    """Raises InputError if there is none, or a store would refuse it."""
     exponent = float(_exponents(np.array([squared_l2]))[0])
     if not EXPONENTS[0] <= exponent <= EXPONENTS[1]:
         raise InputError(
@@ -145,7 +145,7 @@ def _exponent(squared_l2: float, fmr: float) -> float:
 
 def _exponents(squared_l2: DoubleArray) -> DoubleArray:
     """For each raw squared distance, the exponent with which nearer faces match at the contract's T, and faces at
-    exactly this distance do not; NaN where there is none."""
+    exactly this distance do not; NaN if there is none."""
     usable = (squared_l2 > 0) & (squared_l2 < 4)
     below = (squared_l2 * (1.0 - HAIR)).tolist()
     return np.array(
@@ -154,7 +154,7 @@ def _exponents(squared_l2: DoubleArray) -> DoubleArray:
 
 
 def _default_rate(impostor_pairs: int) -> float:
-    """The contract's rate, or the lowest that so many pairs can measure."""
+    """The contract's rate, or the lowest measurable one."""
     if is_measurable(CONTRACT_FMR, impostor_pairs):
         return CONTRACT_FMR
     return min(lowest_measurable(impostor_pairs), _RATES[1]) if impostor_pairs else _RATES[1]
@@ -162,7 +162,7 @@ def _default_rate(impostor_pairs: int) -> float:
 
 @dataclass(frozen=True)
 class CalibrationReport(Report[CalibrationFit]):
-    """The fit as a report, and the calibration as a store keeps it."""
+    """The fit as a report, and the calibration for a store."""
 
     calibration: Calibration
     identity: StoreIdentity
@@ -189,16 +189,16 @@ def report_calibration(
 ) -> CalibrationReport:
     """Reads the labels, reads or computes the embeddings, and fits.
 
-    `fmr`: the false match rate; None: as `fit_calibration` chooses. `source`: a list of pairs, whose photos lie below
-    `images`, or labelled photos (a manifest, or a folder with one subfolder per person); None: the named rows of
-    `store`. `all_pairs`: all pairs of all photos of the people in the list. The embeddings are those of `store`, or
-    computed now. `leave_out`: a list of photos with wrong labels. `dataset`: the name of the data; None: the source's.
+    `fmr`: as in `fit_calibration`. `source`: a list of pairs with photos below `images`, or labelled photos (a
+    manifest, or a folder with one subfolder per person); None: the named rows of `store`. `all_pairs`: all pairs of all
+    photos of the people in the list. `store`: has the embeddings. `leave_out`: a list of photos with wrong labels.
+    `dataset`: the name of the data; None: the source's.
 
     Raises TooLittleData, UsageError, InputError, StoreError, DeviceError, ModelError.
     """
     check_rate(fmr)
     skipped = Skipped()
-    # No T is used here, and a configured rate may need the very calibration that this fit makes.
+    # T is not used here, and a configured rate may need the calibration being fitted.
     match = replace(settings.match, threshold=CONTRACT_THRESHOLD, threshold_fmr=None)
     settings = replace(settings, match=match)
     listed = None
@@ -275,8 +275,8 @@ def _closest(fit: CalibrationFit) -> Iterator[Row]:
 
 
 def _named_rows(store: Path | None, account: str | None, directory: str) -> tuple[dict[str, Path], dict[str, str]]:
-    """The photos of a store with names from the source of a run: path -> file, and path -> name. Identities are no
-    labels: they were made with the distances that the fit calibrates."""
+    """The named photos of a store: path -> file, and path -> name from the source. Identities are no labels: they
+    depend on the distances being calibrated."""
     if store is None:
         raise UsageError(message="Name labelled photos, a list of pairs, or a store whose rows have names (--store).")
     with open_store(store, command="calibrate") as opened:
@@ -288,7 +288,7 @@ def _named_rows(store: Path | None, account: str | None, directory: str) -> tupl
 
 
 def _usable(portraits: Portraits, left_out: Collection[str], skipped: Skipped) -> Portraits:
-    """The portraits that show a face, because only they have distances, and are not in `left_out`."""
+    """The portraits with a face (others have no distances) that are not in `left_out`."""
     faceless = [path for path, row in portraits.row.items() if not portraits.has_face[row]]
     reasons = {**portraits.skipped, **dict.fromkeys(faceless, NO_FACE), **dict.fromkeys(sorted(left_out), LISTED)}
     for path, reason in reasons.items():
@@ -305,5 +305,5 @@ def _usable(portraits: Portraits, left_out: Collection[str], skipped: Skipped) -
 def check_rate(fmr: float | None) -> None:
     """Raises UsageError if `fmr` is out of range."""
     low, high = _RATES
-    if fmr is not None and not low <= fmr <= high:  # so that NaN is refused
+    if fmr is not None and not low <= fmr <= high:  # also refuses NaN
         raise UsageError(message=f"The false match rate must be at least {low:g} and at most {high:g}, not {fmr:g}.")

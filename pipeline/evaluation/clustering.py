@@ -1,13 +1,13 @@
 """Measures of a clustering against labels: how well identities fit people.
 
-All measures come from the contingency table (how many faces of person i are in identity j), never from the pairs
-themselves. It has at most as many cells as there are faces, so a million faces take seconds.
+All come from the contingency table (how many faces of person i are in identity j), not from the pairs. It has at most
+as many cells as faces, so a million faces take seconds.
 
-Pairwise: of the pairs of faces in one identity, the share that shows one person (precision), and of the pairs that
-show one person, the share in one identity (recall). BCubed: the same shares for each face and its own identity or
-person, itself included, averaged over the faces (Bagga and Baldwin 1998, "Entity-based cross-document coreferencing
-using the vector space model"; Amigó et al. 2009, "A comparison of extrinsic clustering evaluation metrics based on
-formal constraints"). Pairwise measures weigh a person by the square of their photos, BCubed by their number.
+Pairwise: of the pairs of faces in one identity, the share that shows one person (precision), and of the pairs that show
+one person, the share in one identity (recall). BCubed: the same shares for each face and its own identity or person,
+itself included, averaged over the faces (Bagga and Baldwin 1998, "Entity-based cross-document coreferencing using the
+vector space model"; Amigó et al. 2009, "A comparison of extrinsic clustering evaluation metrics based on formal
+constraints"). Pairwise measures weigh a person by the square of their photos, BCubed by their number.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _BCUBED = "The same for each face and its own identity or person, averaged over 
 
 @dataclass(frozen=True)
 class Agreement:
-    """Precision and recall in [0, 1]; NaN where no pair exists."""
+    """Precision and recall in [0, 1]; NaN if no pair exists."""
 
     precision: float
     recall: float
@@ -72,13 +72,13 @@ class Contingency:
 
     @classmethod
     def of(cls, people: IntArray, identities: IntArray) -> Contingency:
-        """From n faces, n >= 1: the number of each one's person [n] and identity [n], both from 0 without gaps."""
+        """Builds the table from n >= 1 faces: their person [n] and identity [n], both numbered from 0 without gaps."""
         width = int(identities.max()) + 1
         cells, counts = np.unique(people * width + identities, return_counts=True)
         return cls(cells // width, cells % width, counts, np.bincount(people), np.bincount(identities))
 
     def pairwise(self) -> Agreement:
-        """Precision is NaN where no two faces are in one identity, recall where no two show one person."""
+        """Precision is NaN if no two faces are in one identity, recall if no two show one person."""
         both = _pairs(self.counts).sum()
         return Agreement.of(
             _share(both, _pairs(self.identity_sizes).sum()), _share(both, _pairs(self.person_sizes).sum())
@@ -91,7 +91,7 @@ class Contingency:
         return Agreement.of(float(precision), float(recall))
 
     def counted(self) -> dict[str, int]:
-        """The numbers of people and of identities, and how many of them match exactly or in one direction."""
+        """People and identities, and how many match exactly or in one direction."""
         pure = np.bincount(self.identities) == 1
         together = np.bincount(self.people) == 1
         return {
@@ -103,11 +103,11 @@ class Contingency:
         }
 
     def wrongly_joined(self) -> IntArray:
-        """[k] for each identity, the pairs of faces that show two people."""
+        """[k] for each identity, the pairs of faces of two people."""
         return _pairs(self.identity_sizes) - _summed(self.identities, _pairs(self.counts))
 
     def wrongly_parted(self) -> IntArray:
-        """[p] for each person, the pairs of faces that are in two identities."""
+        """[p] for each person, the pairs of faces in two identities."""
         return _pairs(self.person_sizes) - _summed(self.people, _pairs(self.counts))
 
 
@@ -116,7 +116,7 @@ def _pairs(counts: IntArray) -> IntArray:
 
 
 def _summed(groups: IntArray, values: IntArray) -> IntArray:
-    """The sum of `values` in each group. `bincount` would add as float64, which is not exact beyond 2^53."""
+    """The sum of `values` in each group. `bincount` would add as float64, inexact beyond 2^53."""
     sums = np.zeros(int(groups.max()) + 1, dtype=np.int64)
     np.add.at(sums, groups, values)
     return sums
@@ -128,7 +128,7 @@ def _share(part: float, total: float) -> float:
 
 @dataclass(frozen=True)
 class Part:
-    """Faces of one person in one identity; `name` is the person in a mixed identity, the identity of a split person."""
+    """One person's faces in one identity; `name`: the person in a mixed identity, the identity of a split person."""
 
     name: str
     faces: int
@@ -137,11 +137,11 @@ class Part:
 
 @dataclass(frozen=True)
 class Fault:
-    """An identity that mixes people, or a person who is split over identities."""
+    """An identity that mixes people, or a person split over identities."""
 
     name: str
     faces: int
-    wrong_pairs: int  # of faces, wrongly joined or wrongly parted
+    wrong_pairs: int  # of faces, wrongly joined or wrongly split
     parts_in_all: int
     parts: tuple[Part, ...]  # the largest first
 
@@ -155,7 +155,7 @@ class ClusteringResult:
     bcubed: Agreement
     counts: dict[str, int]  # `Contingency.counted`
     ungrouped: int  # labelled faces in none
-    # The same, with each ungrouped face as an identity of its own; None without ungrouped faces.
+    # The same with each ungrouped face as its own identity; None if there are none.
     pairwise_with_ungrouped: Agreement | None
     bcubed_with_ungrouped: Agreement | None
     worst_mixed: tuple[Fault, ...]
@@ -165,9 +165,9 @@ class ClusteringResult:
 def evaluate_clustering(
     paths: Sequence[str], people: Sequence[str], identities: Sequence[str | None]
 ) -> ClusteringResult:
-    """Compares n labelled faces: the path [n] of the image, the person [n], and the identity [n] (None: in none).
+    """Compares n labelled faces: the image's path [n], the person [n], and the identity [n] (None: in none).
 
-    Raises InputError where no labelled face is in an identity.
+    Raises InputError if no labelled face is in an identity.
     """
     grouped = [row for row, identity in enumerate(identities) if identity is not None]
     if not grouped:
@@ -199,7 +199,7 @@ def _with_singletons(people: Sequence[str], identities: Sequence[str | None]) ->
 def _worst(
     wrong: IntArray, groups: IntArray, group_names: list[str], parts: IntArray, part_names: list[str], paths: list[str]
 ) -> tuple[Fault, ...]:
-    """The groups with the most wrong pairs, without those that have none."""
+    """The groups with the most wrong pairs, at least one."""
     order = np.argsort(-wrong, kind="stable")[:LISTED]
     return tuple(
         _fault(group_names[group], int(wrong[group]), np.flatnonzero(groups == group), parts, part_names, paths)
@@ -241,11 +241,11 @@ def report_clustering(
     directory: str = "main",
     clusters: Path | None = None,
 ) -> Report[ClusteringResult]:
-    """Reads the labels (a manifest, or a folder with one subfolder per person), finds the identity of each photo's face
-    in `store` or in the table `clusters`, and compares them.
+    """Compares labels (a manifest, or a folder with one subfolder per person) with the photos' identities in `store` or
+    in the table `clusters`.
 
-    Raises UsageError unless there is either a store or a table, SourceMissing, ManifestInvalid, InputError where
-    nothing can be compared, StoreError.
+    Raises UsageError unless there is exactly one of these, SourceMissing, ManifestInvalid, InputError if nothing can be
+    compared, StoreError.
     """
     origin = store or clusters
     if origin is None or None not in (store, clusters):
@@ -280,10 +280,10 @@ def report_clustering(
 def stored_identities(
     store: Store, account_id: int, directory: str, paths: Sequence[str], skipped: Skipped
 ) -> PhotoIdentities:
-    """The identities (of merged ones their roots) of the faces nearest the centres of the photos at `paths`.
+    """The identities (roots if merged) of the faces nearest the centres of the photos at `paths`.
 
-    Counts photos that the directory does not have, photos without a face, and photos of deleted people in `skipped`.
-    Raises StoreError, and InputError where the directory has none of them.
+    Counts photos missing from the directory, without a face, or of deleted people in `skipped`. Raises StoreError, and
+    InputError if the directory has none of them.
     """
     photos = {photo["path"]: photo for photo in store.photos("identities", account_id, directory).to_pylist()}
     if photos.keys().isdisjoint(paths):
@@ -311,8 +311,8 @@ def table_identities(file: Path, settings: SourceSettings, paths: Sequence[str],
     """The identities of the photos at `paths` in a CSV, JSON Lines or Parquet file with the columns path and cluster.
 
     A photo with an empty cluster is in no identity. Relative paths start at the file's folder or at `settings.root`.
-    Counts labelled photos that the file does not have in `skipped`. Raises SourceMissing, ManifestInvalid for a
-    file without these columns and for a path in two clusters, and InputError where it has none of the photos.
+    Counts labelled photos missing from the file in `skipped`. Raises SourceMissing, ManifestInvalid if a column is
+    missing or a path is in two clusters, and InputError if it has none of the photos.
     """
     cluster_of = _read_clusters(file, settings, skipped)
     labelled = set(paths)
@@ -349,7 +349,7 @@ def _read_clusters(file: Path, settings: SourceSettings, skipped: Skipped) -> di
 
 
 def _cluster(value: Any) -> str | None:
-    """The cluster as text; None where it is empty. CSV has only texts, JSON and Parquet have numbers too."""
+    """The cluster as text; None if empty. JSON and Parquet may have numbers."""
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     return None if value is None or str(value).strip() == "" else str(value).strip()
@@ -400,8 +400,8 @@ class Thumbnails:
     limit: int
 
     def of(self, path: str) -> str | None:
-        """The image at `path`, no side longer than SIDE_PX, as a JPEG in a `data:` address; None where it is missing,
-        cannot be read, or exceeds the limit."""
+        """The image at `path`, with sides up to SIDE_PX, as a JPEG in a `data:` address; None if missing, unreadable,
+        or beyond the limit."""
         file = self.files.get(path)
         if file is None or self.limit < 1:
             return None

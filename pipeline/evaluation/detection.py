@@ -1,11 +1,10 @@
 """How well a detector finds annotated faces: recall, precision and average precision.
 
 Everingham et al. 2010, "The Pascal Visual Object Classes (VOC) Challenge", as of 2010 (all-point interpolation):
-detections are taken in the order of their confidence over all images; each belongs to the annotated face with which
-it overlaps most, and is right where that overlap (intersection over union) is at least 0.5 and no earlier detection
-was right about that face. Faces to ignore ("difficult"; here also those smaller than `min_px`, as in WIDER FACE) count
-neither as found nor as missed, and detections that belong to them neither as right nor as wrong. A detection that is
-smaller than `min_px` and belongs to no face is ignored too.
+detections of all images are taken by descending confidence. Each is assigned to the annotated face with the largest
+overlap (intersection over union), and is right if the overlap is at least 0.5 and no earlier detection was right about
+that face. Faces to ignore ("difficult"; here also those smaller than `min_px`, as in WIDER FACE) and their detections
+do not count, nor do detections smaller than `min_px` without a face.
 """
 
 from __future__ import annotations
@@ -83,7 +82,7 @@ class DetectionResult:
     false_alarms: int
     ignored_detections: int
     recall: float
-    precision: float  # NaN where nothing was detected
+    precision: float  # NaN if nothing was detected
     average_precision: float
     # The curve, one point for each distinct confidence, highest first.
     confidences: tuple[float, ...]
@@ -102,8 +101,8 @@ def evaluate_detection(
 ) -> DetectionResult:
     """Compares n annotated images with the faces detected on each [n].
 
-    `min_px`: faces whose side (the square root of their area) is smaller are ignored. Raises InputError where there is
-    no face to find.
+    Faces with a side (the square root of their area) below `min_px` are ignored. Raises InputError if there is no face
+    to find.
     """
     to_ignore = [image.ignored | (sides(image.boxes) < min_px) for image in images]
     faces = sum(int((~ignored).sum()) for ignored in to_ignore)
@@ -112,7 +111,7 @@ def evaluate_detection(
             message=f"The {len(images):,} annotated images that can be used have no face of {min_px:g} pixels or more, "
             "so there is nothing to find."
         )
-    # Of each detection its image and its number there, and its confidence; the highest confidence first.
+    # Each detection's image and number in it; highest confidence first.
     places = [(i, k) for i, found in enumerate(detected) for k in range(len(found.confidence))]
     confidence = np.concatenate([np.zeros(0, np.float32), *(found.confidence for found in detected)])
     order = np.argsort(-confidence, kind="stable")
@@ -139,14 +138,14 @@ def evaluate_detection(
 
 
 def sides(boxes: FloatArray) -> DoubleArray:
-    """[n] the side of the square that has a box's area, in pixels."""
+    """Returns [n] the side of the square with a box's area, in pixels."""
     wide = boxes.astype(np.float64)
     area: DoubleArray = np.sqrt((wide[:, 2] - wide[:, 0]) * (wide[:, 3] - wide[:, 1]))
     return area
 
 
 def overlaps(boxes: FloatArray, others: FloatArray) -> DoubleArray:
-    """[n, m] intersection over union of all `boxes` [n, 4] with all `others` [m, 4], xyxy."""
+    """Returns [n, m] intersection over union of all `boxes` [n, 4] with all `others` [m, 4], xyxy."""
     ours, theirs = boxes.astype(np.float64)[:, None], others.astype(np.float64)[None]
     common = (np.minimum(ours[..., 2:], theirs[..., 2:]) - np.maximum(ours[..., :2], theirs[..., :2])).clip(0)
     shared = common.prod(axis=2)
@@ -163,7 +162,7 @@ def _outcomes(
     detections: IntArray,
     min_px: float,
 ) -> IntArray:
-    """[d] the outcome of each of `detections` (image, number), highest confidence first."""
+    """Returns [d] the outcome of each of `detections` (image, number), highest confidence first."""
     matched = [np.zeros(len(image.boxes), dtype=np.bool_) for image in images]
     overlap_of = [overlaps(faces.boxes, image.boxes) for faces, image in zip(detected, images, strict=True)]
     small = [sides(faces.boxes) < min_px for faces in detected]
@@ -184,7 +183,7 @@ def _outcomes(
 def precision_recall(
     right: BoolArray, confidence: FloatArray, faces: int
 ) -> tuple[FloatArray, DoubleArray, DoubleArray]:
-    """Confidences, recalls and precisions [p], one for each distinct confidence of detections in descending order."""
+    """Returns confidences, recalls and precisions [p], one for each distinct confidence in descending order."""
     hits = np.cumsum(right)
     last = np.flatnonzero(np.r_[confidence[1:] != confidence[:-1], np.ones(min(1, len(confidence)), np.bool_)])
     return confidence[last], hits[last] / faces, hits[last] / (last + 1)
@@ -224,10 +223,10 @@ def report_detection(
     account: str | None = None,
     directory: str = "main",
 ) -> Report[DetectionResult]:
-    """Reads the boxes (files or folders of annotations, whose relative paths start at `images`), detects the faces or
-    reads them from the store, and compares them.
+    """Compares annotated boxes (files or folders; relative paths start at `images`) with the faces in the store, or
+    detects them.
 
-    Raises SourceMissing, BoxesInvalid, InputError where nothing can be compared, StoreError, DeviceError, ModelError.
+    Raises SourceMissing, BoxesInvalid, InputError if nothing can be compared, StoreError, DeviceError, ModelError.
     """
     skipped = Skipped()
     annotated = read_boxes(boxes, images)
@@ -264,7 +263,7 @@ def report_detection(
 def detect_faces(
     images: Sequence[AnnotatedImage], settings: Settings, skipped: Skipped, progress: Progress
 ) -> tuple[list[AnnotatedImage], list[DetectedFaces]]:
-    """Runs the detector over the images. Returns those that can be read, and the faces on each, clipped to the image.
+    """Runs the detector. Returns the readable images, and the faces on each, clipped to the image.
 
     Counts the others in `skipped`. Raises DeviceError, ModelError.
     """
@@ -296,9 +295,9 @@ def _detect(detector: MtcnnDetector, images: Sequence[DecodedImage]) -> list[Det
 def stored_faces(
     store: Store, account_id: int, directory: str, images: Sequence[AnnotatedImage], skipped: Skipped
 ) -> tuple[list[AnnotatedImage], list[DetectedFaces]]:
-    """The images whose paths are in a directory of the store, and their faces in it, rejected ones too.
+    """Returns the images whose paths are in a directory of the store, and their faces there, including rejected ones.
 
-    Counts the others in `skipped`, also images of deleted people. Raises StoreError, and InputError where the directory
+    Counts the others, and images of deleted people, in `skipped`. Raises StoreError, and InputError if the directory
     has none of the images.
     """
     table = store.photos("detected_faces", account_id, directory)

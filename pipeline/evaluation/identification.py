@@ -1,17 +1,17 @@
 """One to many: does a search return an enrolled person, and nobody for a stranger?
 
 Terms and rates are those of ISO/IEC 19795-1:2021 and of NIST's evaluations (Grother et al., "Face Recognition Vendor
-Test, Part 2: Identification", NIST IR 8271). N people are enrolled, by one photo or several, the *gallery*. A search
-with a *mated* probe, of somebody enrolled, should return that person first; with a *non-mated* probe, of somebody
-else, nobody.
+Test, Part 2: Identification", NIST IR 8271). N people are enrolled by one or more photos, the *gallery*. A search with
+a *mated* probe, of an enrolled person, should return that person first; with a *non-mated* probe, of anybody else,
+nobody.
 
     FPIR(N, T)     the share of non-mated searches that return anybody within the threshold T
     FNIR(N, 1, T)  the share of mated searches that do not return the person first and within T
     rank-1         1 - FNIR(N, 1, any T): the identification rate of a closed set
 
-A probe without a face returns nobody. If it is mated, that is a miss, as ISO has it for failures to acquire; so is a
-probe of somebody whose gallery photos show no face. The search is the product's own: the nearest single reference by
-the exact score of `pipeline.matching.match`, without the rule for identical images, which compares files, not faces.
+A probe without a face returns nobody. If it is mated, that is a miss, as in ISO for failures to acquire; so is a probe
+of somebody whose gallery photos show no face. The search is the product's own: the nearest single reference by the
+exact score of `pipeline.matching.match`, without the rule for identical images, which compares files, not faces.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _FNIR = (
 
 @dataclass(frozen=True)
 class FnirAtFpir:
-    """FNIR at the largest threshold at which the FPIR is at most `fpir`."""
+    """FNIR at the largest threshold with an FPIR of at most `fpir`."""
 
     fpir: float
     threshold: float | None  # T of the squared contract distance; None: too few non-mated searches (rule of 3)
@@ -87,7 +87,8 @@ class IdentificationResult:
 
 
 def gallery_by_column(path: object, sets: Sequence[Any], paths: Sequence[str]) -> BoolArray:
-    """[n] whether the column `set` of the manifest `path` puts each photo in the gallery. Raises ManifestInvalid."""
+    """Returns [n] whether the column `set` of the manifest `path` puts each photo in the gallery. Raises
+    ManifestInvalid."""
     for value, photo in zip(sets, paths, strict=True):
         if value not in (GALLERY, PROBE):
             label = "is empty" if value is None else f'is "{value}"'
@@ -97,9 +98,8 @@ def gallery_by_column(path: object, sets: Sequence[Any], paths: Sequence[str]) -
 
 
 def gallery_per_person(names: Sequence[str], count: int) -> BoolArray:
-    """[n] whether each photo is in the gallery: the first `count` of every person with more than that. Their other
-    photos are mated probes; people with no more than `count` photos are strangers, whose photos are non-mated probes.
-    """
+    """Returns [n] whether each photo is in the gallery: the first `count` of every person with more than that. Their
+    other photos are mated probes; the photos of all other people are non-mated probes."""
     total, position = Counter(names), Counter[str]()
     in_gallery = np.zeros(len(names), dtype=np.bool_)
     for row, name in enumerate(names):
@@ -113,12 +113,11 @@ def evaluate_identification(
 ) -> IdentificationResult:
     """Searches every probe among the gallery.
 
-    `embeddings`: [n, d] float32 of norm 1, NaN where a photo shows no face; `names`: [n] the person on it;
-    `in_gallery`: [n] the others are probes. Raises InputError where nobody is enrolled or no probe is mated,
-    EmbeddingInvalid.
+    `embeddings`: [n, d] float32 of norm 1, NaN if a photo shows no face; `names`: [n] the person on it; `in_gallery`:
+    [n] the others are probes. Raises InputError if nobody is enrolled or no probe is mated, EmbeddingInvalid.
     """
     _, people = numbered(names)
-    # A vector that is NaN only in part is broken, and does not stand for a missing face.
+    # A partly NaN vector is broken, and does not stand for a missing face.
     has_face = ~np.asarray(np.isnan(embeddings).all(axis=1), dtype=np.bool_)
     enrolled = np.flatnonzero(in_gallery & has_face)
     if not len(enrolled):
@@ -157,8 +156,8 @@ def evaluate_identification(
 def _search(
     embeddings: FloatArray, enrolled: IntArray, probes: IntArray, has_face: BoolArray, matcher: Matcher, device: str
 ) -> tuple[IntArray, DoubleArray]:
-    """[m] the position among `enrolled` of the reference nearest to each probe, and its contract distance; -1 and
-    infinity for a probe without a face."""
+    """Returns [m] the position among `enrolled` of the reference nearest to each probe, and its contract distance; -1
+    and infinity without a face."""
     index = ReferenceIndex(embeddings.shape[1], device)
     vectors = np.ascontiguousarray(embeddings[enrolled])
     index.append(vectors, np.arange(len(enrolled)), [()] * len(enrolled), np.zeros((len(enrolled), 4), np.float32))
@@ -180,10 +179,10 @@ def _at_fpir(fpir: float, genuine: DoubleArray, people: IntArray, strangers: Dou
 
 
 def _cut(strangers: DoubleArray, allowed: int) -> float:
-    """The largest distance within which no more than `allowed` of the ascending `strangers` lie; -1 for none."""
+    """The largest distance that includes at most `allowed` of the ascending `strangers`; -1 for none."""
     if allowed >= len(strangers):
         return math.inf
-    # Slightly below the nearest stranger who must not match, so that the rounding of T and of scores does not matter.
+    # Slightly below the nearest stranger who must not match, against the rounding of T and of scores.
     nearest_rejected = float(strangers[allowed])
     return nearest_rejected * (1 - HAIR) if nearest_rejected > 0 else -1.0
 
@@ -201,8 +200,8 @@ def _curve(genuine: DoubleArray, strangers: DoubleArray) -> tuple[tuple[float, .
 
 
 def share_interval(events: BoolArray, people: IntArray) -> Interval:
-    """95 % percentile interval of the share of `events` [m], over resamples of the people [m] they belong to:
-    photos of one person are not independent (ISO/IEC 19795-1, on correlated trials)."""
+    """95 % percentile interval of the share of `events` [m], over resamples of their people [m]: photos of one person
+    are not independent (ISO/IEC 19795-1, on correlated trials)."""
     distinct, units = np.unique(people, return_inverse=True)
     shares = resample_share(events, np.stack([units, units], axis=1), len(distinct))
     return interval(shares) or (0.0, 1.0)
@@ -214,16 +213,15 @@ def report_identification(
     """Reads the labels, reads or computes the embeddings, and searches.
 
     `source`: a manifest, or a folder with one subfolder per person. Its column `set` divides the photos into gallery
-    and probes, or `per_person` does (see `gallery_per_person`). The embeddings are those of `store`, or computed now.
-    Skips and counts photos that cannot be used; a person without a usable gallery photo is not enrolled. Raises
-    SourceMissing, ManifestInvalid, UsageError, InputError where nothing can be searched, StoreError, DeviceError,
-    ModelError.
+    and probes, or `per_person` does (see `gallery_per_person`). `store`: has the embeddings. Skips and counts unusable
+    photos; a person without a usable gallery photo is not enrolled. Raises SourceMissing, ManifestInvalid, UsageError,
+    InputError if nothing can be searched, StoreError, DeviceError, ModelError.
     """
     skipped = Skipped()
     progress.start("labels", None)
     column = None if per_person else "set"
     labels = read_labels(source, settings.source, skipped, column=column, advance=progress.advance)
-    # Before the embedding, which may take long. None: `per_person` decides, among the photos that can be used.
+    # Before the embedding, which may take long. None: `per_person` decides, among the usable photos.
     in_gallery = gallery_by_column(shown(source), labels.columns, labels.paths) if column else None
     files = labels.to_embed(store is not None, skipped)
     portraits, identity, settings = embed_photos(files, settings, store, "evaluate identification", progress)

@@ -1,5 +1,5 @@
-"""Reads who is on which photo, from a labelled manifest or a folder with one subfolder per person; and lists of photos
-to leave out, whose names are wrong."""
+"""Reads labels of photos from a manifest or a folder with one subfolder per person, and lists of photos to leave
+out."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ REPEATED: Final = "the same path and label once more"
 class LabelledPhotos:
     """n photos in the order of the source, each with one person's name; no path twice."""
 
-    paths: list[str]  # [n] as the store and reports show them
+    paths: list[str]  # [n] as in the store and reports
     names: list[str]  # [n]
     columns: list[Any]  # [n] the values of the further column; None without one
-    files: dict[str, Path]  # path -> file, where the file exists
+    files: dict[str, Path]  # path -> file, if the file exists
     problems: dict[str, str]  # path -> why there is no file
 
     def to_embed(self, in_store: bool, skipped: Skipped) -> dict[str, Path]:
-        """path -> file of the photos to embed. With a store these are all, as it may have photos whose files are gone;
-        else those whose file exists. Counts the others in `skipped`."""
+        """path -> file of the photos to embed: with a store all, as it may have photos with missing files; else
+        existing files, counting others in `skipped`."""
         if in_store:
             return {path: self.files.get(path, Path(path)) for path in self.paths}
         for path, reason in self.problems.items():
@@ -52,12 +52,12 @@ def read_labels(
     column: str | None = None,
     advance: Callable[[], None] = lambda: None,
 ) -> LabelledPhotos:
-    """The rows of a manifest with `name`, or the photos of a folder with `settings.labels` = parent.
+    """Reads the rows of a manifest with `name`, or the photos of a folder with `settings.labels` = parent.
 
-    A photo whose file is missing keeps its label, because a store may have it. Counts rows without a name and repeated
-    rows in `skipped`. `column`: a further column of a manifest to keep.
-    Raises SourceMissing, SourceEmpty, UsageError for a folder without labels, InputError where nobody is named, and
-    ManifestInvalid where one path has two names, or two values in `column`.
+    A photo with a missing file keeps its label, because a store may have it. Counts unnamed and repeated rows in
+    `skipped`. `column`: a further manifest column to keep. Raises SourceMissing, SourceEmpty, UsageError for a folder
+    without labels, InputError if nobody is named, and ManifestInvalid if a path has two names, or two values in
+    `column`.
     """
     if source_kind(source) == "folder" and settings.labels != "parent":
         raise UsageError(
@@ -93,8 +93,8 @@ def read_labels(
 
 
 def named_photos(file: Path) -> set[tuple[str, ...]]:
-    """The ends of paths in `file`, as their parts. Each line is one, with a reason after ` #`; empty lines, and lines
-    that begin with #, are notes. Raises SourceMissing, and InputError for a file that is no text."""
+    """Reads ends of paths, as their parts. One per line, optionally with a reason after ` #`; empty lines, and lines
+    that begin with #, are comments. Raises SourceMissing, and InputError if it is not text."""
     try:
         lines = file.read_text("utf-8").splitlines()
     except OSError as exc:
@@ -105,10 +105,9 @@ def named_photos(file: Path) -> set[tuple[str, ...]]:
 
 
 def read_leave_out(file: Path, paths: Iterable[str]) -> set[str]:
-    """Those of `paths` that end in a line of `file`.
+    """Returns those of `paths` that end in a line of `file`.
 
-    Raises what `named_photos` raises, and InputError for lines that no path ends in: a photo whose name was mistyped
-    would stay in unseen.
+    Raises what `named_photos` raises, and InputError for lines that match no path, so that mistyped names are noticed.
     """
     named = named_photos(file)
     found: dict[tuple[str, ...], set[str]] = {parts: set() for parts in named}
@@ -124,7 +123,7 @@ def read_leave_out(file: Path, paths: Iterable[str]) -> set[str]:
 
 
 def numbered(names: Sequence[Name]) -> tuple[list[Name], IntArray]:
-    """The distinct names in the order of their first use, and the number [n] of each name among them."""
+    """Returns the distinct names in order of first use, and the number [n] of each name among them."""
     numbers: dict[Name, int] = {}
     codes = np.fromiter((numbers.setdefault(name, len(numbers)) for name in names), np.int64, len(names))
     return list(numbers), codes

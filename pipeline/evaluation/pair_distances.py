@@ -1,6 +1,6 @@
-"""The distances of pairs: those of a list, or all pairs of the photos of named people. Raw squared L2, 0 to 4.
+"""The distances of pairs, of a list or of all photos of named people. Raw squared L2, 0 to 4.
 
-n photos make n (n - 1) / 2 pairs. They are computed in blocks, and only the distances are kept.
+The n (n - 1) / 2 pairs of n photos are computed in blocks, keeping only the distances.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from pipeline.evaluation.report import Skipped
 from pipeline.evaluation.statistics import Trials, Unit, squared_distances, to_distance
 from pipeline.types import BoolArray, DoubleArray, FloatArray, IntArray
 
-# Each distance takes 8 bytes, all of them 1.6 GB, and finding a threshold among them copies them once.
+# A distance takes 8 bytes, all of them 1.6 GB, and finding a threshold copies them once.
 MAX_PAIRS: Final = 200_000_000
 _BLOCK_ROWS: Final = 128
-# The bootstrap needs the closest impostor pairs only: this many times as many as match at the highest FMR, and at least
-# as many as are cheap to keep (24 bytes each), because of few people each may be drawn often or never.
+# The bootstrap needs only the closest impostor pairs: this many times as many as match at the highest FMR, and as many
+# as are cheap to keep (24 bytes each), as each of few people may be drawn often or never.
 _MARGIN: Final = 3.0
 _AT_LEAST: Final = 2_000_000
 _LISTED: Final = 10  # of the closest impostor pairs and of the farthest genuine ones
@@ -30,7 +30,7 @@ _LISTED: Final = 10  # of the closest impostor pairs and of the farthest genuine
 
 @dataclass(frozen=True)
 class NamedDistance:
-    """Two photos and their raw squared L2 distance, infinity where one shows no face."""
+    """Two photos and their raw squared L2 distance, infinity if one shows no face."""
 
     first: str
     second: str
@@ -39,7 +39,7 @@ class NamedDistance:
 
 @dataclass(frozen=True, kw_only=True)
 class ScoredPairs(Trials):
-    """Pairs with their distances, enough for rates and for their intervals; `genuine` are all genuine pairs."""
+    """Pairs with their distances, enough for rates and intervals; `genuine` are all genuine pairs."""
 
     photos: int
     impostor: DoubleArray  # [i]
@@ -70,9 +70,9 @@ class ScoredList:
 
 
 def score_list(listed: PairList, portraits: Portraits, skipped: Skipped) -> ScoredList:
-    """The distances of a list's pairs; a pair with a skipped photo is counted in `skipped`.
+    """Computes the distances of a list's pairs; pairs with a skipped photo are counted in `skipped`.
 
-    Raises InputError where no pair remains.
+    Raises InputError if no pair remains.
     """
     kept = []
     for pair in listed.pairs:
@@ -99,7 +99,7 @@ def score_list(listed: PairList, portraits: Portraits, skipped: Skipped) -> Scor
 
 
 def _units(pairs: Sequence[Pair], people: Mapping[str, str]) -> tuple[IntArray, int]:
-    """The units of a bootstrap: [n, 2] people, or the pairs themselves where the list names nobody; and their count."""
+    """The units of a bootstrap: [n, 2] people, or the pairs themselves if the list names nobody; and their count."""
     if not people:
         numbers = np.arange(len(pairs))
         return np.stack([numbers, numbers], axis=1), len(pairs)
@@ -129,7 +129,7 @@ def scored_of_list(scored: ScoredList) -> ScoredPairs:
 
 
 def score_everybody(portraits: Portraits, names: Mapping[str, str], highest_fmr: float) -> ScoredPairs:
-    """All pairs of the portraits whose paths are in `names` (path -> person).
+    """Scores all pairs of the portraits whose paths are in `names` (path -> person).
 
     `highest_fmr`: the highest rate that needs an interval. Raises InputError for fewer than two people, and for more
     than MAX_PAIRS pairs.
@@ -159,7 +159,7 @@ def score_everybody(portraits: Portraits, names: Mapping[str, str], highest_fmr:
 
 
 def reach(impostor: DoubleArray, highest_fmr: float) -> float:
-    """The distance up to which the bootstrap needs to know whom an impostor pair shows."""
+    """The largest distance for which the bootstrap needs the people of an impostor pair."""
     count = max(int(_MARGIN * highest_fmr * len(impostor)), _AT_LEAST)
     return np.inf if count >= len(impostor) else float(np.partition(impostor, count)[count])
 
@@ -172,7 +172,7 @@ def _named(paths: Sequence[str], rows: IntArray, distances: DoubleArray) -> tupl
 
 
 def all_distances(embeddings: FloatArray, people: IntArray) -> tuple[DoubleArray, DoubleArray, IntArray]:
-    """All pairs of the unit vectors [n, d] of the people [n].
+    """Computes all pairs of the unit vectors [n, d] of the people [n].
 
     Returns the genuine distances [g], the impostor distances [i], and the rows [g, 2] of the genuine pairs. Raises
     InputError for more than MAX_PAIRS pairs.
@@ -210,7 +210,7 @@ def closest_impostors(embeddings: FloatArray, people: IntArray, within: float) -
 
 
 def _blocks(embeddings: FloatArray) -> Iterator[tuple[IntArray, IntArray, DoubleArray]]:
-    """Pairs (first, second), first < second, with their squared L2, in the order of the first."""
+    """Yields pairs (first, second), first < second, with their squared L2, in the order of the first."""
     wide = embeddings.astype(np.float64)
     columns = np.arange(len(wide))
     for start in range(0, len(wide), _BLOCK_ROWS):

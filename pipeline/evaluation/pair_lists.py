@@ -32,7 +32,7 @@ _MOST_DIGITS: Final = 9  # of a number
 
 @dataclass(frozen=True)
 class Pair:
-    """Two photos, by their paths as the store and reports show them, and whether they show one person."""
+    """Two photos, by paths as in the store, and whether they show one person."""
 
     first: str
     second: str
@@ -42,17 +42,17 @@ class Pair:
 
 @dataclass(frozen=True)
 class PairList:
-    """The pairs of a file, none twice."""
+    """The distinct pairs of a file."""
 
     source: Path
     pairs: Sequence[Pair]
     files: dict[str, Path]  # path -> file, of every photo in the pairs
-    people: dict[str, str] = field(default_factory=dict)  # path -> name, where the file names people
+    people: dict[str, str] = field(default_factory=dict)  # path -> name, if the file names people
 
 
 def read_pair_list(file: Path, images: Path | None, skipped: Skipped) -> PairList:
-    """Reads `file`: CSV if its name ends in .csv, else LFW's format. Photos lie below `images`; None: below the file's
-    own folder. Counts repeated pairs, and photos paired with themselves, in `skipped`.
+    """Reads `file`: CSV if its name ends in .csv, else LFW's format. Photos are below `images` (None: the file's
+    folder). Counts repeated pairs, and photos paired with themselves, in `skipped`.
 
     Raises SourceMissing, and PairsInvalid for an invalid line and for contradicting labels.
     """
@@ -71,7 +71,7 @@ def _folder(file: Path, images: Path | None) -> Path:
 def is_pair_list(file: Path) -> bool:
     """Whether `file` lists pairs, not labels: its name ends in .txt, or it is CSV with a column path_a.
 
-    Raises PairsInvalid where it cannot be read.
+    Raises PairsInvalid if it cannot be read.
     """
     if file.suffix.lower() != ".csv" or not file.is_file():
         return file.suffix.lower() == ".txt"
@@ -80,9 +80,9 @@ def is_pair_list(file: Path) -> bool:
 
 
 def photos_of_people(listed: PairList, images: Path | None) -> tuple[dict[str, Path], dict[str, str]]:
-    """Every photo in the folders of the people that the list names: path -> file, and path -> name.
+    """Finds all photos in the folders of the list's people: path -> file, and path -> name.
 
-    Includes the photos of the list whose file is missing. Raises UsageError where it names nobody.
+    Includes the list's photos with missing files. Raises UsageError if it names nobody.
     """
     if not listed.people:
         raise UsageError(
@@ -92,7 +92,7 @@ def photos_of_people(listed: PairList, images: Path | None) -> tuple[dict[str, P
     files, people = dict(listed.files), dict(listed.people)
     for name in sorted(set(listed.people.values())):
         folder = _folder(listed.source, images) / name
-        with suppress(OSError):  # a folder that cannot be read: the pairs with its photos report the reason
+        with suppress(OSError):  # an unreadable folder: the pairs with its photos report the reason
             for file in sorted(folder.iterdir()):
                 if file.suffix.lower() in IMAGE_SUFFIXES and not file.name.startswith("."):
                     files[shown(file)], people[shown(file)] = file, name
@@ -100,7 +100,8 @@ def photos_of_people(listed: PairList, images: Path | None) -> tuple[dict[str, P
 
 
 def _lfw_pairs(file: Path, folder: Path, files: dict[str, Path], people: dict[str, str]) -> list[Pair]:
-    """The pairs of a file in LFW's format; fills `files` and `people`. In each fold the genuine pairs come first."""
+    """Reads the pairs of a file in LFW's format; fills `files` and `people`. In each fold the genuine pairs come
+    first."""
 
     @functools.cache
     def path_of(name: str, number: int) -> str:
@@ -124,7 +125,7 @@ def _lfw_pairs(file: Path, folder: Path, files: dict[str, Path], people: dict[st
 
 @contextmanager
 def _opened(file: Path) -> Iterator[TextIO]:
-    """Raises SourceMissing, and PairsInvalid where the file cannot be read as text or as CSV."""
+    """Raises SourceMissing, and PairsInvalid if the file cannot be read as text or as CSV."""
     try:
         with file.open(encoding="utf-8-sig", newline="") as stream:
             yield stream
@@ -201,7 +202,7 @@ def _csv_pair(file: Path, line: int, row: dict[str, str], folder: Path, files: d
 
 
 def _checked(file: Path, pairs: Sequence[Pair], skipped: Skipped) -> list[Pair]:
-    """The pairs without repetitions. Raises PairsInvalid where labels contradict."""
+    """Drops repeated pairs. Raises PairsInvalid if labels contradict."""
     kept: dict[tuple[str, str], Pair] = {}
     repeated = []
     for pair in pairs:

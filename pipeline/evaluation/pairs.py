@@ -1,8 +1,8 @@
 """One to one: do two photos show one person or two?
 
 Error rates are those of ISO/IEC 19795-1: the false match rate (FMR) is the share of impostor pairs that match, the
-false non-match rate (FNMR) the share of genuine pairs that do not. Thresholds T are squared contract distances, as
-in the contract: a store with the same calibration uses the same T.
+false non-match rate (FNMR) the share of genuine pairs that do not. Thresholds T are squared contract distances, as in
+the contract: a store with the same calibration uses the same T.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ _FARTHEST = "Photos of one person that look least alike to the model; or photos 
 
 @dataclass(frozen=True)
 class FnmrAtFmr:
-    """FNMR at the largest threshold at which the FMR is at most `fmr`; None: fewer impostor pairs than the rule of 3
+    """FNMR at the largest threshold with an FMR of at most `fmr`; None: fewer impostor pairs than the rule of 3
     needs."""
 
     fmr: float
@@ -94,7 +94,7 @@ class RatesAt:
 
 @dataclass(frozen=True)
 class PairDistance:
-    """Two photos and their squared contract distance; None where one shows no face."""
+    """Two photos and their squared contract distance; None if one shows no face."""
 
     first: str
     second: str
@@ -132,7 +132,7 @@ class PairsResult:
 
     @property
     def fnmr_at_fmr(self) -> dict[str, float | None]:
-        """FMR as text -> FNMR, None where it is not measurable."""
+        """FMR as text -> FNMR, None if not measurable."""
         return {f"{rate.fmr:g}": rate.fnmr for rate in self.rates}
 
 
@@ -143,10 +143,11 @@ def evaluate_pairs(
     threshold: float,
     training: ScoredList | None = None,
 ) -> PairsResult:
-    """Accuracy on a list of pairs, and error rates over `rated`: the same pairs, or all pairs of the list's people.
+    """Measures the accuracy on a list of pairs, and error rates over `rated`: the same pairs, or all pairs of its
+    people.
 
-    The accuracy is measured at the threshold that is best on `training`; without it, on the other folds if the list
-    has folds, else at T = `threshold`. Raises InputError where genuine or impostor pairs are missing.
+    The accuracy's threshold is the best on `training`; without it, on the other folds if the list has folds, else T =
+    `threshold`. Raises InputError if genuine or impostor pairs are missing.
     """
     _require_both_kinds(scored.same, "The pairs")
     if training is not None:
@@ -186,7 +187,7 @@ def threshold_below(cut: float, calibration: Calibration) -> float:
 
 
 def match_cut(threshold: float, calibration: Calibration) -> float:
-    """The raw squared distance below which faces match at T: none at 0 and all at 4, by the contract."""
+    """The raw squared distance below which faces match at T: by the contract none at 0 and all at 4."""
     if threshold >= EVERYBODY:
         return math.inf
     raw: float = 4.0 * (threshold / 4.0) ** (1.0 / calibration.exponent)
@@ -369,12 +370,9 @@ def report_pairs(
 ) -> Report[PairsResult]:
     """Reads the lists, reads or computes the embeddings, and compares the pairs.
 
-    The photos of the list `pairs` lie below `images` (None: below its own folder). `train`: the list that sets the
-    threshold. `all_pairs`: rates over all pairs of all photos of the people in the list. The embeddings are those of
-    `store`, or computed now.
-
-    Raises SourceMissing, PairsInvalid, UsageError, InputError where nothing can be measured, StoreError, DeviceError,
-    ModelError.
+    The photos of `pairs` are below `images` (None: its own folder). `train`: the list that sets the threshold.
+    `all_pairs`: rates over all pairs of all photos of the people in the list. `store`: has the embeddings. Raises
+    SourceMissing, PairsInvalid, UsageError, InputError if nothing can be measured, StoreError, DeviceError, ModelError.
     """
     skipped, skipped_training = Skipped(), Skipped()
     listed = read_pair_list(pairs, images, skipped)

@@ -1,6 +1,6 @@
 """The plots of an experiment's page, as SVG text.
 
-Plotting opens no window, writes no file and leaves matplotlib's state alone.
+Plotting opens no window, writes no file and does not change matplotlib's state.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _SIZE_INCHES: Final = (7.5, 4.5)  # of a plot
 
 
 def line_plot(title: str, x: Sequence[float], y: Sequence[float], **axes: Any) -> str:
-    """A curve as one SVG element, its points joined in their order. `axes`: properties of matplotlib's axes. A
-    logarithmic axis leaves out points that are not positive."""
+    """A curve as one SVG element, its points joined in order. `axes`: properties of matplotlib's axes. A logarithmic
+    axis omits points that are not positive."""
     figure, drawn = _figure(title)
     log_x, log_y = (axes.get(name) == "log" for name in ("xscale", "yscale"))
     points = [(a, b) for a, b in zip(x, y, strict=True) if (a > 0 or not log_x) and (b > 0 or not log_y)]
@@ -38,8 +38,8 @@ def line_plot(title: str, x: Sequence[float], y: Sequence[float], **axes: Any) -
 def histogram(
     title: str, groups: Mapping[str, DoubleArray], edges: DoubleArray, xlabel: str, marks: Mapping[str, float]
 ) -> str:
-    """Densities of groups that were counted in common bins, as one SVG element: `groups` are the counts [b] and
-    `edges` [b + 1] ascending; `marks` are vertical lines."""
+    """The densities of groups counted in common bins, as one SVG element: `groups` are counts [b], `edges` [b + 1]
+    ascending; `marks` are vertical lines."""
     figure, axes = _figure(title)
     for name, counts in groups.items():
         if counts.sum():
@@ -52,7 +52,7 @@ def histogram(
 
 
 def _figure(title: str) -> tuple[Figure, Axes]:
-    # A message about its font cache would appear in the middle of a command's output.
+    # A message about its font cache would appear in a command's output.
     logging.getLogger("matplotlib").setLevel(logging.ERROR)
     from matplotlib.figure import Figure
 
@@ -67,7 +67,7 @@ def _svg(figure: Figure, title: str) -> str:
     import matplotlib
 
     out = io.StringIO()
-    # Text stays text, for searching and screen readers. No date, so the same figures give the same page.
+    # Text stays text, for searching and screen readers. No date, so that the same figures give the same page.
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": title}):
         figure.savefig(out, format="svg", metadata={"Date": None})
     text = out.getvalue()

@@ -1,6 +1,6 @@
-"""The embeddings of an experiment: read from a store, or computed now; and its photos, decoded in batches.
+"""The embeddings of an experiment, read from a store or computed; and its photos, decoded in batches.
 
-The face of a photo is the one whose box's centre lies nearest the photo's centre, as is usual for LFW.
+A photo's face is the one with its box's centre nearest the photo's centre, as is usual for LFW.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from pipeline.types import BoolArray, DecodedImage, FloatArray, Progress, boxes_
 
 @dataclass(frozen=True)
 class Portraits:
-    """n photos, and the face nearest the centre of each. Raises EmbeddingInvalid for a vector that is neither of norm
-    1 nor all NaN."""
+    """n photos, and the face nearest the centre of each. Raises EmbeddingInvalid for a vector that is neither of norm 1
+    nor all NaN."""
 
-    paths: Sequence[str]  # [n] as the store and reports show them; none twice
-    embeddings: FloatArray  # [n, d] float32 of norm 1; all NaN where no face was found
+    paths: Sequence[str]  # [n] distinct, as in the store and reports
+    embeddings: FloatArray  # [n, d] float32 of norm 1; all NaN without a face
     skipped: dict[str, str]  # path -> reason, of the photos left out
 
     def __post_init__(self) -> None:
@@ -50,17 +50,17 @@ class Portraits:
     @cached_property
     def has_face(self) -> BoolArray:
         """[n]"""
-        # A vector that is NaN only in part is broken, and does not stand for a missing face.
+        # A partly NaN vector is broken, and does not stand for a missing face.
         return np.asarray(~np.isnan(self.embeddings).all(axis=1))
 
 
 def embed_photos(
     files: Mapping[str, Path], settings: Settings, store: Path | None, command: str, progress: Progress
 ) -> tuple[Portraits, StoreIdentity, Settings]:
-    """The faces of the photos `files` (path as the store shows it -> file), those of `store` or computed now; the model
-    that made them; and its settings.
+    """Returns the faces of the photos `files` (path in the store -> file), from `store` or computed; their model; and
+    its settings.
 
-    Raises StoreError (StoreMismatch where the settings name another model than the store's), ModelError, DeviceError,
+    Raises StoreError (StoreMismatch if the settings name another model than the store's), ModelError, DeviceError,
     UsageError.
     """
     if store is not None:
@@ -108,9 +108,9 @@ def _central(faces: pa.Table, image: DecodedImage, size: int) -> FloatArray:
 def stored_portraits(store: Store, paths: Sequence[str]) -> Portraits:
     """The embeddings of the photos at `paths` in the store's current generation, in any directory.
 
-    `skipped` has the photos that the store does not have or could not read, those of deleted people, and those whose
-    face the quality gate rejected: the store keeps no embedding of it. Raises StoreDamaged where an embedding is
-    missing that should be there, and EmbeddingInvalid.
+    `skipped` has photos that the store lacks or could not read, those of deleted people, and those with a face rejected
+    by the quality gate, of which the store has no embedding. Raises StoreDamaged if an embedding is unexpectedly
+    missing, and EmbeddingInvalid.
     """
     photos = {photo["path"]: photo for photo in store.photos("central_faces", paths=list(paths)).to_pylist()}
     skipped: dict[str, str] = {}
@@ -127,7 +127,7 @@ def stored_portraits(store: Store, paths: Sequence[str]) -> Portraits:
 
 
 def _stored_vectors(store: Store, photos: Sequence[Mapping[str, Any]]) -> FloatArray:
-    """[n, d] the embeddings of the faces with `face_id` in the shard `file`, NaN where a photo has no face."""
+    """[n, d] the embeddings of the faces with `face_id` in the shard `file`, NaN for a photo without a face."""
     size = store.identity.embedding_size
     vectors = np.full((len(photos), size), np.nan, np.float32)
     rows_of: dict[str, list[int]] = {}
@@ -149,7 +149,7 @@ def _stored_vectors(store: Store, photos: Sequence[Mapping[str, Any]]) -> FloatA
 def decoded_batches(
     files: Mapping[str, Path], settings: Settings, skip: Callable[[str, str], None], advance: Callable[[int], None]
 ) -> Iterator[list[tuple[str, DecodedImage]]]:
-    """Batches of (path, image) in the order of `files` (path -> file).
+    """Yields batches of (path, image) in the order of `files` (path -> file).
 
     Calls `skip(path, reason)` and `advance(1)` for a photo that cannot be decoded.
     """
@@ -171,7 +171,7 @@ def decoded_batches(
 
 
 def _read(files: Mapping[str, Path], settings: Settings) -> Iterator[tuple[str, DecodedImage | ImageRejected]]:
-    """The photos in order, one for each thread decoded at a time."""
+    """Yields the photos in order, decoding one per thread at a time."""
 
     def decode(file: Path) -> DecodedImage | ImageRejected:
         try:

@@ -1,8 +1,8 @@
-"""A store's two indexes side by side, before a swap: which model tells its named people apart better.
+"""Compares a store's two indexes before a swap: which model distinguishes its named people better.
 
-Pairs of one person that the model itself put together would flatter it. So the rates are of pairs that something else
-joined: names that came with the photos, merges of a user, and faces that a user gave to somebody. The other pairs of
-one person are told apart, as biased towards the model that answers. Pairs of two people have two names.
+Pairs of one person that the model itself joined would flatter it. So the rates cover pairs joined otherwise: by names
+that came with the photos, merges of a user, and faces that a user moved. The other pairs of one person are reported
+separately, as biased towards the active model. Pairs of two people have two names.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from pipeline.store import Regrouping, StoreIdentity, read_embeddings
 from pipeline.texts import nfc
 from pipeline.types import BoolArray, DoubleArray, FloatArray, IntArray, Progress
 
-MAX_FACES: Final = 20_000  # their pairs fit into memory; of more people, as many as have so many faces
+MAX_FACES: Final = 20_000  # their pairs fit into memory; of more, people with so many faces together
 RULE_OF_30: Final = 30  # errors, below which a rate says little (Doddington et al. 2000)
 _LISTED: Final = 10
 
@@ -48,11 +48,11 @@ _CHANGED = "The distance to another face of the same person, as a part of the th
 
 @dataclass(frozen=True)
 class ModelRates:
-    """What one of the two models makes of the pairs."""
+    """One model's results on the pairs."""
 
     weights: str
     embedding_size: int
-    rates: tuple[FnmrAtFmr, ...]  # of the pairs that something else joined
+    rates: tuple[FnmrAtFmr, ...]  # of the pairs joined otherwise than by the model
     too_few: tuple[float, ...]  # the FMRs with fewer than RULE_OF_30 false matches
     fnmr_at_threshold: float | None  # at `threshold`; None: no such pair
     biased_fnmr_at_threshold: float | None  # of the other pairs of one person
@@ -67,15 +67,15 @@ class ReindexComparison:
 
     faces: int
     people: int
-    left_out_faces: int  # of further people, so that the pairs fit into memory
+    left_out_faces: int  # of further people, to fit the pairs into memory
     genuine_pairs: int  # joined by names, merges and moved faces
     biased_pairs: int  # the other pairs of one person
     impostor_pairs: int
     answering: ModelRates
     new: ModelRates
-    threshold_of_rate: float | None  # T of the new model at the rate that the store's T has with the other one
+    threshold_of_rate: float | None  # T of the new model at the other model's rate at the store's T
     build_seconds: float | None
-    otherwise: dict[str, int] | None  # what a regroup by the new model would change, counted; None: not known
+    otherwise: dict[str, int] | None  # counts of what a regroup by the new model would change; None: unknown
 
 
 @dataclass(frozen=True)
@@ -91,15 +91,15 @@ class _Faces:
 def report_reindex(
     store: Path, settings: Settings, progress: Progress, *, account: str | None = None, directory: str = "main"
 ) -> Report[ReindexComparison]:
-    """Compares the index that answers with the other one, on the people of a directory that have a name.
+    """Compares the active index with the other one, on the named people of a directory.
 
-    Raises ReindexMissing, InputError where nothing can be measured, StoreError.
+    Raises ReindexMissing, InputError if nothing can be measured, StoreError.
     """
     with open_store(store, settings, command="reindex compare") as opened:
         other = opened.other_identity()
         if other is None:
             raise ReindexMissing(path=store, detail="there is none")
-        opened.clean_up()  # vectors of posts are in shards then
+        opened.clean_up()  # moves vectors of posts into shards
         identities = opened.identity, other
         progress.start("read", None)
         table = opened.photos("in_both_generations", find_account(opened, account).account_id, directory)
@@ -135,7 +135,7 @@ def report_reindex(
 
 
 def _otherwise(store: Store, account: str | None, directory: str) -> Regrouping | str:
-    """What a regroup by the new model would change, or why that is not known."""
+    """What a regroup by the new model would change, or why unknown."""
     try:
         store.unlock()
         answer = People(store, account, directory).swap_and_regroup(dry_run=True).regrouped
@@ -168,7 +168,7 @@ def _otherwise_sections(found: Regrouping | str) -> Iterator[Section]:
 
 
 def _sample(store: Store, table: pa.Table, identities: tuple[StoreIdentity, StoreIdentity]) -> tuple[_Faces, int]:
-    """The faces of whole people, chosen at random if there are too many; and how many faces are left out."""
+    """The faces of whole people, sampled if there are too many; and the number of faces left out."""
     _, people = np.unique(table["person_id"].to_pylist(), return_inverse=True)
     count = len(table)
     if count > MAX_FACES:
@@ -200,7 +200,7 @@ def _vectors(store: Store, table: pa.Table, column: str, size: int) -> FloatArra
 
 @dataclass(frozen=True)
 class _Trusted:
-    """What says that two faces of one person are of one person, beside the model."""
+    """Whether something other than the model says that two faces are one person's."""
 
     labels: IntArray  # [n] the name that the photo came with; -1: none
     stated: BoolArray  # [n]
@@ -226,7 +226,8 @@ def _trusted(table: pa.Table) -> _Trusted:
 
 
 def _scored(vectors: FloatArray, faces: _Faces, trusted: _Trusted) -> tuple[ScoredPairs, DoubleArray]:
-    """The pairs by one model, those of one person that are trusted; and the distances of the others."""
+    """The pairs by one model, with the trusted ones of one person; and the distances of the other pairs of one
+    person."""
     genuine, impostor, rows = all_distances(vectors, faces.names)
     same = faces.people[rows[:, 0]] == faces.people[rows[:, 1]]  # two people may have one name
     kept = same & trusted(rows)
@@ -266,8 +267,8 @@ def _model_rates(
 
 
 def _changed(faces: _Faces, cuts: Sequence[float]) -> list[tuple[str, str, float, float]]:
-    """path, name, and by each model the least distance to another face of the person as a part of the threshold: the
-    faces that changed most, those that match by one model only first."""
+    """path, name, and by each model the least distance to another face of the person as a part of the threshold. The
+    faces that changed most; first those that match by one model only."""
     parts = []
     for vectors, cut in zip(faces.vectors, cuts, strict=True):
         nearest = np.full(len(vectors), np.inf)

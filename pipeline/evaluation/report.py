@@ -1,7 +1,6 @@
 """The report of an experiment: its figures as JSON, as lines in a terminal and as one page; and what they leave out.
 
-A row has a label, a text for people and an explanation for the page. Rows are grouped in sections; a section may also
-have tables and plots, made only for the page.
+Tables and plots are made only for the page.
 """
 
 from __future__ import annotations
@@ -50,13 +49,13 @@ class Row:
 
 @dataclass(frozen=True)
 class Picture:
-    """A small picture in a cell; `uri` is a `data:` address, or None: only the caption is shown."""
+    """A small picture in a cell; `uri`: a `data:` address, or None for only the caption."""
 
     uri: str | None
     caption: str
 
 
-# Numbers are shown as they are: whoever fills a table decides how many digits are significant.
+# Numbers are shown unrounded: whoever fills a table decides on significant digits.
 Cell: TypeAlias = str | int | Sequence[Picture]
 
 
@@ -75,7 +74,7 @@ class Section:
     title: str
     rows: Sequence[Row] = ()
     text: str = ""
-    # Read once, when the page is written: a generator makes them only then. A text is a plot in SVG.
+    # Read once, when the page is written, so a generator is lazy. A text is a plot in SVG.
     parts: Iterable[Table | str] = ()
 
 
@@ -98,8 +97,8 @@ class Report(Generic[Result]):
 
 
 def write_page(path: Path, title: str, sections: Iterable[Section]) -> None:
-    """Writes the page to `path`, completely or not at all, without sections that have nothing to show. Raises StoreFull
-    or StoreUnwritable of its folder."""
+    """Writes the page to `path` atomically, without empty sections. Raises StoreFull or StoreUnwritable of its
+    folder."""
     Folder(path.parent).write(path.name, render("evaluation.html", title=title, sections=sections), "page")
 
 
@@ -121,7 +120,7 @@ class Skipped:
         return dict(self._counts.most_common())
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values for JSON: `skipped` by reason, and `skipped_examples`, the first paths of each."""
+        """`skipped` by reason, and `skipped_examples`, the first paths of each."""
         return {"skipped": self.counts, "skipped_examples": {reason: self._examples[reason] for reason in self.counts}}
 
     def section(self) -> Section:
@@ -137,7 +136,7 @@ class Skipped:
 
     @contextmanager
     def explaining(self) -> Iterator[None]:
-        """Adds the counts to the message of an InputError: they may explain why too little data remains."""
+        """Adds the counts to an InputError's message: they may explain the lack of data."""
         try:
             yield
         except InputError as exc:
@@ -151,7 +150,7 @@ class Skipped:
 
 
 def unusable(photo: Mapping[str, Any] | None) -> str | None:
-    """Why a photo of a store, its row with `status`, `reason` and `deleted`, is left out; None where it can be used."""
+    """Why a store's photo (`status`, `reason`, `deleted`) is left out; None if usable."""
     if photo is None:
         return NOT_IN_STORE
     if photo["status"] not in ACCEPTED_STATUSES:

@@ -1,14 +1,14 @@
-"""The arithmetic that the experiments share: error rates, thresholds and accuracies from distances, with intervals.
+"""Statistics of the experiments: error rates, thresholds and accuracies from distances, with intervals.
 
-Distances are squared: L2 between embeddings, or the contract's after calibration, both 0 to 4. A pair counts as
-one person when its distance is *below* the threshold. A pair with an image in which no face was found has distance
-infinity: it never matches. False match rate (FMR) and false non-match rate (FNMR) are those of ISO/IEC 19795-1,
-failures to find a face counted as non-matches.
+Distances are squared: L2 between embeddings, or the contract's after calibration, both 0 to 4. A pair counts as one
+person if its distance is *below* the threshold. Without a detected face it is infinity: such a pair never matches.
+False match rate (FMR) and false non-match rate (FNMR) are those of ISO/IEC 19795-1, with failures to find a face
+counted as non-matches.
 
 Intervals are bootstrapped. Pairs that share a person are not independent. So people are drawn, with replacement, and
 each pair counts as often as its people were drawn: w for a genuine pair, w v for an impostor pair (the subsets
-bootstrap of Bolle, Ratha and Pankanti 2004, "Error analysis of pattern recognition systems: the subsets bootstrap").
-Where the names are unknown, the pairs are drawn instead, and the interval is too narrow.
+bootstrap of Bolle, Ratha and Pankanti 2004, "Error analysis of pattern recognition systems: the subsets bootstrap"). If
+the names are unknown, the pairs are drawn instead, and the interval is too narrow.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ _CURVE_POINTS: Final = 300
 RESAMPLES: Final = 1000
 _PERCENTILES: Final = (2.5, 97.5)
 _DEFINED: Final = 0.95  # the share of the resamples that must have a value
-# The first look takes this many times as many of the closest impostor pairs as may match.
+# The first attempt takes this many times as many of the closest impostor pairs as may match.
 _FIRST: Final = 3
 _AT_LEAST: Final = 200
 
 
 def squared_distances(first: FloatArray, second: FloatArray) -> DoubleArray:
-    """[n] squared L2 of the rows of two [n, d] arrays of unit vectors; a row of NaN (no face) is infinitely far."""
+    """Returns [n] squared L2 of the rows of two [n, d] arrays of unit vectors; infinity for a row of NaN (no face)."""
     products = np.einsum("nd,nd->n", first.astype(np.float64), second.astype(np.float64))
     return to_distance(products)
 
@@ -52,13 +52,13 @@ def to_distance(products: DoubleArray) -> DoubleArray:
 
 
 def decisions_right(distances: DoubleArray, genuine: BoolArray, threshold: float) -> BoolArray:
-    """[n] whether each pair is decided correctly. Without a face (distance infinity) none is, of either kind."""
+    """Returns [n] whether each pair is decided correctly. Pairs without a face (distance infinity) never are."""
     right: BoolArray = ((distances < threshold) == genuine) & np.isfinite(distances)
     return right
 
 
 def best_threshold(distances: DoubleArray, genuine: BoolArray) -> float:
-    """The threshold with the highest accuracy on these pairs, in the middle of the widest gap that has it."""
+    """The threshold with the highest accuracy on these pairs, in the middle of its widest gap."""
     finite = np.isfinite(distances)
     order = np.argsort(distances[finite], kind="stable")
     values, kinds = distances[finite][order], genuine[finite][order]
@@ -74,8 +74,8 @@ def best_threshold(distances: DoubleArray, genuine: BoolArray) -> float:
 def folded_accuracy(
     distances: DoubleArray, genuine: BoolArray, fold: IntArray
 ) -> tuple[list[float], list[float], BoolArray]:
-    """Accuracy of the pairs [n] by cross-validation over the folds [n] (0, 1, ...) that they lie in, at least two: each
-    fold at the threshold that is best on all others (Huang et al. 2007).
+    """Cross-validates the accuracy of the pairs [n] over their folds [n] (0, 1, ...), at least two: each fold uses the
+    threshold that is best on all others (Huang et al. 2007).
 
     Returns the accuracy and the threshold of each fold, and which pairs were decided correctly [n].
     """
@@ -90,13 +90,13 @@ def folded_accuracy(
 
 
 def is_measurable(fmr: float, impostor_pairs: int) -> bool:
-    """Whether this many impostor pairs can show this FMR: none of 3 / p events that each happen with
-    probability p is still seen in 5 % of all experiments (the rule of 3; ISO/IEC 19795-1, annex B)."""
+    """Whether this many impostor pairs can show this FMR: none of 3 / p events with probability p each is seen in 5 %
+    of all experiments (the rule of 3; ISO/IEC 19795-1, annex B)."""
     return impostor_pairs >= pairs_needed(fmr)
 
 
 def pairs_needed(fmr: float) -> int:
-    """How many impostor pairs the rule of 3 asks for at this FMR."""
+    """How many impostor pairs the rule of 3 needs at this FMR."""
     return math.ceil(RULE_OF_3 / fmr * (1.0 - HAIR))
 
 
@@ -107,7 +107,7 @@ def lowest_measurable(impostor_pairs: int) -> float:
 
 
 def threshold_at_fmr(impostor: DoubleArray, fmr: float) -> float:
-    """The largest threshold at which no more than the share `fmr` of the impostor pairs matches."""
+    """The largest threshold at which at most the share `fmr` of the impostor pairs matches."""
     allowed = math.floor(fmr * len(impostor) + 1e-9)
     if allowed >= len(impostor):
         return math.inf
@@ -115,9 +115,8 @@ def threshold_at_fmr(impostor: DoubleArray, fmr: float) -> float:
 
 
 def error_curve(genuine: DoubleArray, impostor: DoubleArray) -> tuple[list[float], list[float]]:
-    """FMR and FNMR just above the k-th closest impostor pair, from the closest to the last, k evenly on a logarithmic
-    scale: the points of ROC and DET curves. Equal distances match together, and infinite ones never.
-    """
+    """FMR and FNMR just above the k-th closest impostor pair, for all k evenly on a logarithmic scale: the points of
+    ROC and DET curves. Equal distances match together, and infinite ones never."""
     ranks = np.unique(np.geomspace(1, len(impostor), _CURVE_POINTS).round().astype(np.int64))
     ordered = np.partition(impostor, ranks - 1)
     cuts = ordered[ranks - 1]
@@ -146,11 +145,11 @@ class Trials:
     genuine_units: IntArray  # [g, 2] the same unit twice
     close: DoubleArray  # [t] the closest impostor pairs, ascending, or all of them
     close_units: IntArray  # [t, 2]; for pairs the same unit twice
-    # [units] photos of each person, where all pairs of these photos count; None: `close` are all impostor pairs.
+    # [units] photos per person, if all pairs of these photos count; None: `close` has all impostor pairs.
     photos_of: IntArray | None = None
 
     def impostor_weight(self, weights: IntArray) -> float:
-        """The total weight of the impostor pairs, where unit i was drawn `weights[i]` times."""
+        """The total weight of the impostor pairs if unit i was drawn `weights[i]` times."""
         if self.photos_of is None:
             return float(_pair_weights(self.close_units, weights).sum())
         drawn = (weights * self.photos_of).astype(np.float64)
@@ -160,9 +159,9 @@ class Trials:
 def resample_rates(
     trials: Trials, fmrs: Sequence[float], resamples: int = RESAMPLES
 ) -> tuple[DoubleArray, DoubleArray]:
-    """The thresholds of each resample at `fmrs` [f], and the FNMR at these: [resamples, f] each, NaN where a resample
-    has no impostor pair. Where one needs more impostor pairs than `trials.close` has, its threshold is infinity, and
-    its FNMR accordingly low."""
+    """Returns the thresholds of each resample at `fmrs` [f], and the FNMR at these: [resamples, f] each, NaN for a
+    resample without impostor pairs. A resample that needs more impostor pairs than `trials.close` has gets the
+    threshold infinity, and an accordingly low FNMR."""
     order = np.argsort(trials.genuine, kind="stable")
     genuine, genuine_units = trials.genuine[order], trials.genuine_units[order]
     thresholds = np.full((resamples, len(fmrs)), np.nan)
@@ -177,11 +176,11 @@ def resample_rates(
 
 
 def _thresholds(trials: Trials, weights: IntArray, allowed: DoubleArray) -> DoubleArray:
-    """[f] the largest threshold at which impostor pairs of no more than the weight `allowed` [f] match."""
+    """Returns [f] the largest threshold at which impostor pairs of at most the weight `allowed` [f] match."""
     highest = float(allowed.max(initial=0.0))
     count = int(_FIRST * highest) + _AT_LEAST
     reached = np.cumsum(_pair_weights(trials.close_units[:count], weights))
-    # With few people, those of the closest pairs may not be drawn at all.
+    # With few people, the closest pairs may not be drawn at all.
     while count < len(trials.close) and reached[-1] <= highest:
         count *= 2
         reached = np.cumsum(_pair_weights(trials.close_units[:count], weights))
@@ -192,7 +191,7 @@ def _thresholds(trials: Trials, weights: IntArray, allowed: DoubleArray) -> Doub
 
 
 def interval(values: DoubleArray) -> Interval | None:
-    """The 95 % percentile interval over resamples; None where too few of them have a value."""
+    """The 95 % percentile interval over resamples; None if too few have a value."""
     defined = values[~np.isnan(values)]
     if len(defined) < _DEFINED * len(values):
         return None
@@ -201,7 +200,7 @@ def interval(values: DoubleArray) -> Interval | None:
 
 
 def resample_share(events: BoolArray, pair_units: IntArray, units: int, resamples: int = RESAMPLES) -> DoubleArray:
-    """[resamples] the share of the pairs [n] with `events`, whose units are [n, 2]; NaN where none is drawn."""
+    """Returns [resamples] the share of the pairs [n] with `events`, whose units are [n, 2]; NaN if none is drawn."""
     shares = np.full(resamples, np.nan)
     for k, weights in enumerate(_draws(units, resamples)):
         counted = _pair_weights(pair_units, weights)
@@ -211,7 +210,7 @@ def resample_share(events: BoolArray, pair_units: IntArray, units: int, resample
 
 
 def _draws(units: int, resamples: int) -> Iterator[IntArray]:
-    """[units] for each resample, how often each unit is drawn."""
+    """Yields [units] for each resample: how often each unit is drawn."""
     random = np.random.default_rng(0)
     for _ in range(resamples):
         yield np.bincount(random.integers(units, size=units), minlength=units)
@@ -224,7 +223,7 @@ def _pair_weights(pair_units: IntArray, weights: IntArray) -> IntArray:
 
 
 def _missed(genuine: DoubleArray, weights: IntArray, thresholds: DoubleArray) -> DoubleArray:
-    """The weighted share of the ascending `genuine` at or above each threshold; NaN where nothing weighs."""
+    """The weighted share of the ascending `genuine` at or above each threshold; NaN if the weights are zero."""
     reached = np.append(0, np.cumsum(weights))
     if not reached[-1]:
         return np.full(len(thresholds), np.nan)

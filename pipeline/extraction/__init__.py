@@ -1,6 +1,6 @@
 """Images to faces.
 
-`sources` lists the files of a run. `engine` reads and decodes them in threads (`images`) and hands `batches` of them to
-the `extractor`, which finds the faces (`detection`), cuts them out (`align`, `stored_picture`), rates them (`quality`)
-and embeds them (`embed`). `rows` holds the tables that go in and come out.
+`sources` lists a run's files. `engine` reads and decodes them (`images`) and passes `batches` to the `extractor`, which
+detects (`detection`), crops (`align`, `stored_picture`), rates (`quality`) and embeds (`embed`) faces. `rows` defines
+the tables.
 """

@@ -1,7 +1,7 @@
-"""Batches of images in several threads at once: workers, the device's memory, and a bound on decoded pixels.
+"""Batches of images in several threads: workers, device memory, a bound on decoded pixels.
 
-`BatchWorkers` runs a function over batches and returns them in order; the engine gives it one that calls
-`DeviceBatches`. `PixelBudget` holds the decoders back while enough images wait for a batch.
+`BatchWorkers` run batches, in the engine through `DeviceBatches`, and keep their order. `PixelBudget` makes decoders
+wait while enough images are ready.
 """
 
 from __future__ import annotations
@@ -27,24 +27,22 @@ from pipeline.runtime.threads import own_threads, tell_torch
 from pipeline.types import ByteArray, DecodedImage, DeviceImage, EncodedImage, boxes_of
 
 Batch = TypeVar("Batch")
-_DONE_PER_WORKER = 4  # finished batches that wait for an earlier one: they hold faces, no pixels
+_DONE_PER_WORKER = 4  # finished batches waiting for an earlier one: faces, no pixels
 
 
 class BatchWorkers(Generic[Batch]):
-    """`workers` threads that run `work(batch)`, which changes the batch; a context manager that ends them. Each uses
-    `threads` cores.
+    """A context manager with `workers` threads that run `work(batch)` in place, on `threads` cores each.
 
-    On CUDA one batch is uploaded, and another one written down, while the device is busy with a third. On a CPU each
-    core takes a batch of its own, from the pixels to the embeddings, and every operation runs on that core alone.
-    Splitting each operation over the cores would make them wait for each other several hundred times a batch, and with
-    small images most of the work besides matrix products runs on one core anyway. Processes would not share the
-    interpreter's lock, but the loops and networks release it, and each process would hold the weights again.
+    On CUDA one batch is uploaded and another written while the device runs a third. On a CPU each core runs its own
+    batch from pixels to embeddings: splitting operations would make cores wait for each other several hundred times per
+    batch, and with small images most work besides matrix products is single-threaded. Processes would avoid the
+    interpreter's lock, which loops and networks release anyway, but each would hold its own weights.
     """
 
     def __init__(self, workers: int, work: Callable[[Batch], None], threads: int = 1) -> None:
         self._workers = workers
         self._work, self._threads = work, threads
-        # One more than there are workers, so that a worker finds its next batch ready.
+        # One more, so that a worker's next batch is ready.
         self._room = threading.Semaphore(workers + 1)
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="batch")
 
@@ -54,12 +52,12 @@ class BatchWorkers(Generic[Batch]):
 
     def __exit__(self, *_: object) -> None:
         self._pool.shutdown(wait=True, cancel_futures=True)
-        tell_torch()  # or every later thread would start with the workers' number
+        tell_torch()  # or later threads would start with the workers' count
 
     def in_order(self, batches: Iterable[Batch]) -> Generator[Batch, None, None]:
-        """The batches in their order, each when its work is done. Raises what the work raised, at that batch's place.
+        """The batches in order, once processed; raises what `work` raised in place of its batch.
 
-        At most `workers` + 1 batches wait or are worked on, and one more has been taken from `batches`.
+        At most `workers` + 1 batches wait or run, and one more is taken from `batches`.
         """
         taken: deque[tuple[Batch, Future[None]]] = deque()
         for batch in batches:
@@ -73,7 +71,7 @@ class BatchWorkers(Generic[Batch]):
             yield _result(*taken.popleft())
 
     def _run(self, batch: Batch) -> None:
-        own_threads(self._threads)  # each time: torch may be loaded only now
+        own_threads(self._threads)  # each time: torch may have been imported only now
         self._work(batch)
 
 
@@ -83,22 +81,21 @@ def _result(batch: Batch, future: Future[None]) -> Batch:
 
 
 class ImageFaces(NamedTuple):
-    """The faces of an image (`face_schema`), and what is wrong with its file, though it was taken."""
+    """An image's faces (`face_schema`), and a remark on an accepted but damaged file."""
 
     faces: pa.Table
     remark: str | None
     pictures: list[ByteArray]  # `cut_faces`
-    on_host: bool  # the pictures are parts of an image on the host
+    on_host: bool  # pictures are parts of a host image
 
 
 class DeviceBatches:
-    """Images to faces on the device: decoding of what is still encoded, and extraction. Safe to call from many
-    threads."""
+    """Decodes what is still encoded and extracts faces, on the device. Thread-safe."""
 
     def __init__(self, settings: Settings, times: StageTimes) -> None:
         self._decode = DeviceDecoder(settings.decode)
         self._times = times
-        self._memory = SharedLock()  # any number of batches share it, or one has it alone
+        self._memory = SharedLock()
 
     def __call__(
         self,
@@ -106,10 +103,9 @@ class DeviceBatches:
         images: Sequence[DecodedImage | EncodedImage],
         known: Sequence[pa.Table] | None = None,
     ) -> list[ImageFaces | ImageRejected]:
-        """For each image its faces, found or `known`, or why its file is rejected after all.
+        """Each image's faces, found or `known`, or why its file is rejected.
 
-        A batch that runs out of memory beside others is tried again with the device to itself; raises
-        DeviceOutOfMemory if that fails too.
+        Retries a batch alone if it runs out of memory while others run; raises DeviceOutOfMemory if that fails.
         """
         with own_stream(extractor.device):
             try:
@@ -143,7 +139,7 @@ def _image_faces(images: Sequence[DecodedImage | DeviceImage], faces: Sequence[p
     if not images:
         return []
     ends = np.cumsum([len(table) for table in faces])
-    boxes = np.split(boxes_of(pa.concat_tables(faces)), ends[:-1])  # at once: a column of each table takes far longer
+    boxes = np.split(boxes_of(pa.concat_tables(faces)), ends[:-1])  # at once: a column per table is far slower
     with device_errors():
         pictures = [cut_faces(image, own) for image, own in zip(images, boxes, strict=True)]
     return [
@@ -153,9 +149,9 @@ def _image_faces(images: Sequence[DecodedImage | DeviceImage], faces: Sequence[p
 
 
 class PixelBudget:
-    """Holds decoders back, so that the images that are decoded or wait for a batch have at most `limit` pixels.
+    """Makes decoders wait, so that images in decoding or waiting for a batch have at most `limit` pixels.
 
-    Only the image that the next batch waits for always passes, so that nothing waits for ever.
+    The image that the next batch needs always passes: no deadlock.
     """
 
     def __init__(self, limit: int) -> None:
@@ -166,25 +162,25 @@ class PixelBudget:
         self._closed = False
 
     def enter(self, number: int, pixels: int) -> None:
-        """Waits until image `number`, of so many pixels, may be decoded."""
+        """Waits until image `number` may be decoded."""
         with self._changed:
             self._changed.wait_for(lambda: self._closed or self._pixels + pixels <= self._limit or number <= self._next)
             self._pixels += pixels
 
     def expect(self, number: int) -> None:
-        """The next batch waits for image `number`."""
+        """Notes that the next batch waits for image `number`."""
         with self._changed:
             self._next = number
             self._changed.notify_all()
 
     def leave(self, pixels: int) -> None:
-        """So many pixels moved into a batch, or were not to be had."""
+        """Frees pixels that moved into a batch or failed."""
         with self._changed:
             self._pixels -= pixels
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Lets everything pass: nobody takes images any more."""
+        """Lets all pass, as nobody takes images any more."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()

@@ -1,4 +1,4 @@
-"""Turns face crops into embeddings: vectors whose distance says how unlike two faces are.
+"""Embeds face crops as vectors; their distance measures the faces' difference.
 
 Schroff et al. 2015, "FaceNet: A Unified Embedding for Face Recognition and Clustering".
 """
@@ -22,8 +22,8 @@ from pipeline.types import Array, FloatArray
 if TYPE_CHECKING:
     from torch import nn
 
-# Crops in one forward pass, by type of device: bounds the memory (some 10 MB a crop), and more gains nothing on a CPU.
-# An H100 takes 40 ms for 256 in float32 and 10 in float16; in smaller parts the launches would bound it.
+# Crops per forward pass, bounded by memory (some 10 MB per crop); more gains nothing on a CPU. An H100 takes 40 ms for
+# 256 in float32 and 10 in float16; smaller parts would be bound by launches.
 BATCH_CROPS: Final = {"cpu": 32, "cuda": 256}
 _MIN_NORM: Final = 1e-12  # avoids 0 / 0
 
@@ -31,9 +31,9 @@ Network: TypeAlias = Callable[[Array], Array]  # [n, 3, S, S] float32, preproces
 
 
 class Embedder:
-    """An embedding network on one device; its embeddings less `centre` [d], if there is one.
+    """An embedding network on one device, with an optional `centre` [d] to subtract.
 
-    `counts` tells how often the network ran, and over how many crops; `backend` is what reports call its engine.
+    `counts` counts its calls and crops; `backend` is its name in reports.
     """
 
     def __init__(
@@ -58,8 +58,8 @@ class Embedder:
     def __call__(self, crops: Array) -> Array:
         """crops [n, 3, S, S] float32 RGB in [0, 255], S the `input_size` -> [n, d] float32 of L2 norm 1.
 
-        n may be 0, and any number: it goes through the network in parts of at most the device's BATCH_CROPS. A crop's
-        embedding does not depend on its neighbours, but for rounding (about 1e-6). Raises ValueError for another shape.
+        n may be 0; larger n is split by BATCH_CROPS. Embeddings do not depend on neighbours, except for rounding (about
+        1e-6). Raises ValueError for another shape.
         """
         size, count = self.input_size, len(crops)
         if crops.ndim != 4 or tuple(crops.shape[1:]) != (3, size, size):
@@ -67,7 +67,7 @@ class Embedder:
         if not count:
             return crops.reshape(0, 3 * size**2)[:, : self.embedding_size]
         step = BATCH_CROPS["cuda" if is_cuda(self.device) else "cpu"]
-        if not is_cuda(self.device):  # as even as can be; else in few shapes
+        if not is_cuda(self.device):  # even parts; on CUDA few shapes instead
             step = -(-count // -(-count // step))
         parts = [self._forward(crops[start : start + step]) for start in range(0, count, step)]
         return module_of(crops).concatenate(parts, axis=0)
@@ -94,9 +94,8 @@ def load_embedder(
 ) -> Embedder:
     """The embedder of `resolved` on `device`.
 
-    `centred`: with the centre of its weights, if they have one. `runtime`: OpenVINO on the CPU; None: torch.
-    `precision`: what the network computes in, which its `backend` then names; None: float32. Raises WeightsMissing or
-    WeightsCorrupt.
+    `centred` subtracts the weights' centre, if any. `runtime`: OpenVINO on the CPU; None: torch. `precision` of the
+    network, then named in `backend`; None: float32. Raises WeightsMissing or WeightsCorrupt.
     """
     centre = load_centre(resolved.weight_set) if centred else None
     size = resolved.weight_set.input_size
@@ -104,7 +103,7 @@ def load_embedder(
     if runtime is not None:
         source = TorchSource(resolved.name, resolved.sha256, (3, size, size), partial(_torch_module, resolved))
         converted = load_openvino(source, runtime, precision or FLOAT32)
-    if converted is not None:  # takes and gives float32, whatever it computes in
+    if converted is not None:  # its input and output are always float32
         network, used = _on_arrays(converted), converted.precision
     else:
         from pipeline.models.load import TorchNetwork
@@ -122,5 +121,5 @@ def _torch_module(resolved: ResolvedWeights) -> nn.Module:
 
 
 def _on_arrays(network: Callable[[FloatArray], FloatArray]) -> Network:
-    """A network of NumPy's arrays for those of any kind."""
+    """Accepts any array for a network of NumPy arrays."""
     return lambda pixels: like(pixels, network(on_host(pixels)))

@@ -1,8 +1,8 @@
-"""The engine: manifest shards to tables of extracted faces, on this machine.
+"""Manifest shards to tables of extracted faces, on this machine.
 
-Threads read and decode files, and the models run on one device: on a CPU a batch on each core. Files are read ahead
-across the ends of shards, so that the device does not wait there; reading ahead is bounded in images and in pixels.
-Objects of buckets are read by threads of their own, further ahead, bounded in number and in bytes.
+Threads read and decode files; the models run on one device, on a CPU with one batch per core. Files are read ahead
+across shards, bounded in images and pixels, so that the device does not wait. Other threads read bucket objects further
+ahead, bounded in number and bytes.
 """
 
 from __future__ import annotations
@@ -35,40 +35,40 @@ from pipeline.runtime.stage_times import DECODE, ENCODE, FOR_IMAGES, FOR_MODELS,
 from pipeline.runtime.threads import over_threads, thread_count
 from pipeline.types import DUPLICATE, NO_FACE, OK, DecodedImage, EncodedImage, FileState
 
-NETWORK_THREADS = 1  # of each network's call: the engine has other batches for the other cores
-# A shard gives each worker this many batches, so that none waits long for the last one,
+NETWORK_THREADS = 1  # per network call: other cores have other batches
+# Batches per worker and shard, so that none waits long for the last one,
 _BATCHES_PER_WORKER = 4
-# unless they would be smaller than this: from here on a core takes equally long per image.
+# unless they would be smaller than this: from here on a core's time per image is constant.
 _SMALL_BATCH = 8
-_READS_AHEAD = 4  # rows of which objects are read ahead, for each that is read at once
-_AHEAD_BYTES = 2**27  # of objects that are read ahead, and again of those that are read and not decoded
+_READS_AHEAD = 4  # objects read ahead, per concurrent read
+_AHEAD_BYTES = 2**27  # of objects read ahead, and again of those not decoded
 
 
 @dataclass
 class _Item:
-    """A manifest row on its way through the engine."""
+    """A manifest row in the engine."""
 
     shard: int
     last: bool  # of its shard
     file: str
-    state: tuple[int | None, ...]  # FileState of the file that has the hash
-    fields: dict[str, Any]  # of shard_schema, except the faces
-    batch_images: int  # the most in its batch
+    state: tuple[int | None, ...]  # FileState of the hashed file
+    fields: dict[str, Any]  # of shard_schema, without faces
+    batch_images: int  # maximum in its batch
     extract: bool
-    far_bytes: int = 0  # of an object that is read ahead
-    data: Future[tuple[bytes, FileState | None]] | None = None  # of such an object
-    number: int = 0  # among the items that are decoded
-    pixels: int = 0  # that it takes of the budget
+    far_bytes: int = 0  # of an object to read ahead
+    data: Future[tuple[bytes, FileState | None]] | None = None  # of that object
+    number: int = 0  # among decoded items
+    pixels: int = 0  # taken from the budget
     image: Future[DecodedImage | EncodedImage] | None = None
-    known: pa.Table | None = None  # faces (`PLACE_COLUMNS`), instead of those that would be found
+    known: pa.Table | None = None  # `PLACE_COLUMNS`, used instead of detection
     faces: pa.Table | None = None
     crops: Sequence[bytes | None] = ()  # of the faces
 
 
 class LocalEngine:
-    """Runs extraction on this machine. The models are loaded when the first image needs them.
+    """Runs extraction here; the models are loaded when first needed.
 
-    `load` returns an extractor that several threads may use at once, its networks each on NETWORK_THREADS.
+    `load` returns a thread-safe extractor with NETWORK_THREADS per network.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class LocalEngine:
         times: StageTimes | None = None,
         held: HeldPictures | None = None,
     ) -> None:
-        """`held` takes the pictures of the faces, as far as it has room; the others are encoded at once."""
+        """`held` keeps the faces' pixels while it has room; others are encoded at once."""
         self._settings = settings
         self._schema = shard_schema(embedding_size)
         self._pixel_hash = pixel_hash
@@ -96,9 +96,9 @@ class LocalEngine:
     def run_shards(
         self, shards: Iterable[tuple[int, pa.Table]], advance: Callable[[int], None]
     ) -> Generator[tuple[int, pa.Table], None, None]:
-        """(number, manifest rows) -> (number, table of `shard_schema`), in order; `advance(n)` as rows are done.
+        """(number, manifest rows) -> (number, table of `shard_schema`), in order; calls `advance(n)` as rows finish.
 
-        Rows of KNOWN_FACES_SCHEMA give their faces, which are measured and embedded; no picture of them is encoded.
+        Faces in rows of KNOWN_FACES_SCHEMA are only rated and embedded, without a picture.
         """
         budget = PixelBudget(2 * self._settings.run.batch_pixels)
         with (
@@ -119,7 +119,7 @@ class LocalEngine:
         for number, rows in shards:
             batch_images = self._batch_images(rows)
             for position, row in enumerate(rows.to_pylist()):
-                state = tuple(row.get(name) for name in FileState._fields)  # an earlier version's manifest has none
+                state = tuple(row.get(name) for name in FileState._fields)  # missing in older manifests
                 file, last = os.fsdecode(row["file"]), position == len(rows) - 1
                 item = _Item(number, last, file, state, _fields(row), batch_images, extract=row["action"] == EXTRACT)
                 if known := row.get(PLACES.name):
@@ -129,7 +129,7 @@ class LocalEngine:
                 yield item
 
     def _fetched(self, items: Iterable[_Item], reads: ThreadPoolExecutor) -> Iterator[_Item]:
-        """The items in order, those of objects once these are read; others are being read meanwhile."""
+        """The items in order, objects once read, while later ones are being read."""
         ahead: deque[_Item] = deque()
         size, limit = 0, _READS_AHEAD * self._settings.run.reads
         for item in items:
@@ -148,7 +148,7 @@ class LocalEngine:
             return read_with_state(file, self._settings.decode.max_bytes)
 
     def _read_ahead(self, items: Iterable[_Item], pool: ThreadPoolExecutor, budget: PixelBudget) -> Iterator[_Item]:
-        """Items in order, a bounded number of them being decoded."""
+        """The items in order, a bounded number being decoded."""
         ahead: deque[_Item] = deque()
         numbers, size = count(), 0
         limit = self._settings.run.batch_images + 2 * self._threads
@@ -165,7 +165,7 @@ class LocalEngine:
         yield from ahead
 
     def _batch_images(self, rows: pa.Table) -> int:
-        """The most images of a batch of this shard: few enough for the workers to share the shard evenly."""
+        """The maximum batch of this shard, small enough to share it evenly among workers."""
         images = pc.sum(pc.equal(rows["action"], EXTRACT)).as_py() or 0
         batches = -(-images // self._settings.run.batch_images)
         if self._workers > 1:
@@ -187,7 +187,8 @@ class LocalEngine:
         return image
 
     def _read(self, item: _Item) -> bytes:
-        """The file's bytes. If they are not those that the scan read, the item's hash becomes None."""
+        """The file's bytes. If they cannot be read, or are not the scanned ones (ImageChanged), the item's hash becomes
+        None."""
         try:
             if item.data is not None:
                 (data, state), item.data = item.data.result(), None
@@ -207,7 +208,7 @@ class LocalEngine:
         return data
 
     def _batches(self, items: Iterable[_Item], budget: PixelBudget) -> Iterator[list[_Item]]:
-        """Items up to the batch limits or the end of a shard."""
+        """Batches up to the limits or the end of a shard."""
         batch: list[_Item] = []
         images = pixels = 0
         for item in items:
@@ -235,7 +236,7 @@ class LocalEngine:
                 shard = []
 
     def _loaded(self, batches: Iterable[list[_Item]]) -> Iterator[list[_Item]]:
-        """The batches; the models are loaded before the first that has an image, for all workers."""
+        """The batches; loads the models for all workers before the first one with an image."""
         for batch in batches:
             if any(item.image is not None for item in batch):
                 with self._times.waiting(FOR_MODELS, self._workers):
@@ -261,7 +262,7 @@ class LocalEngine:
             item.fields.update(status=OK if len(found.faces) else NO_FACE, reason=found.remark)
 
     def _crops(self, row: int, found: ImageFaces) -> list[bytes | None]:
-        """The files of the faces' pictures: None where the pixels are held, which a device's never are."""
+        """JPEG files of the faces, or None each if their pixels are held (never a device's)."""
         if found.on_host and self._held is not None and self._held.hold(row, found.pictures):
             return [None] * len(found.pictures)
         with self._times.stage(ENCODE, calls=len(found.pictures)):
@@ -275,20 +276,20 @@ class LocalEngine:
 
 
 def _once_read(item: _Item) -> _Item:
-    """The item when its object is read, or cannot be, as its decoding will find."""
+    """Waits until the item's object is read or failed; decoding raises the error."""
     if item.data is not None:
         wait([item.data])
     return item
 
 
 def _fields(row: dict[str, Any]) -> dict[str, Any]:
-    """The fields before decoding; a row that is not extracted keeps the plan's status or is a duplicate."""
+    """The fields before decoding: a row without extraction has the plan's status or is a duplicate."""
     fields = dict.fromkeys(IMAGE_COLUMNS)
     return {**fields, **{k: row[k] for k in ("row", "sha256", "reason")}, "status": row["status"] or DUPLICATE}
 
 
 def _await_image(item: _Item, budget: PixelBudget) -> int:
-    """Waits for the item's image and returns its number of pixels, 0 without one; a rejection becomes a status."""
+    """Waits for the item's image and returns its pixels, 0 without one; a rejection becomes a status."""
     if item.image is None:
         return 0
     budget.expect(item.number)
@@ -309,7 +310,7 @@ def _reject(item: _Item, problem: ImageRejected) -> None:
 
 
 def _nested(items: list[_Item], kind: pa.DataType) -> pa.ListArray:
-    """One list of faces per item, null for none."""
+    """A list of faces per item, or null."""
     offsets, total = [], 0
     for item in items:
         offsets.append(None if item.faces is None else total)

@@ -1,4 +1,4 @@
-"""A batch of images to tables of faces: the one place that knows the order of the stages."""
+"""Batches of images to tables of faces: the order of the stages."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from pipeline.runtime.device import FittingBatches
 from pipeline.runtime.stage_times import CROP, EMBED, IMAGES, QUALITY, SECOND_MODEL, StageTimes
 from pipeline.types import Array, DecodedImage, Detections, DeviceImage, FaceCrops, FloatArray, boxes_of
 
-BOX_CROP_PX = 160  # side of box crops: the input of the embedders that take them, and of the quality measures
+BOX_CROP_PX = 160  # side of box crops, for quality and some embedders
 
-_Photo: TypeAlias = "tuple[DecodedImage | DeviceImage, pa.Table | None]"  # and its known faces
+_Photo: TypeAlias = "tuple[DecodedImage | DeviceImage, pa.Table | None]"  # with its known faces
 
 
 @dataclass(frozen=True)
 class FaceModel:
-    """What embeds faces, and how they are cut out for it."""
+    """An embedder and its crop settings."""
 
     embedder: Embedder
     align: AlignSettings
@@ -38,7 +38,7 @@ class FaceModel:
 
 
 class BatchExtractor:
-    """Detects, aligns, assesses and embeds the faces of images, on the device of its models."""
+    """Detects, aligns, rates and embeds faces, on the device of its models."""
 
     def __init__(self, detector: MtcnnDetector, embedder: Embedder, settings: Settings, name: str = "") -> None:
         """`name`: `StoreIdentity.model`."""
@@ -51,15 +51,15 @@ class BatchExtractor:
 
     @property
     def embedder(self) -> Embedder:
-        """Of the first model."""
+        """The first model's."""
         return self._models[0].embedder
 
     def measure_also(self, other: FaceModel | None) -> None:
-        """From the next batch on embeds the faces by a second model, too; None: no longer."""
+        """From the next batch on, also embeds with a second model; None: no longer."""
         self._models = self._models[0], other
 
     def keep_one(self, name: str) -> None:
-        """From the next batch on embeds the faces by one model: the second one, if it has this name, else the first."""
+        """From the next batch on, uses one model: the second if it has this name, else the first."""
         first, second = self._models
         self._models = second if second is not None and second.name == name else first, None
 
@@ -69,11 +69,10 @@ class BatchExtractor:
         times: StageTimes | None = None,
         known: Sequence[pa.Table] | None = None,
     ) -> list[pa.Table]:
-        """One table of faces (`face_schema`) per image, from the largest face to the smallest; or, with `known`, of
-        these faces of each image (`PLACE_COLUMNS`), which are assessed and embedded where they are. `times` takes the
-        time of each stage.
+        """One table of faces (`face_schema`) per image, largest first, or of the `known` faces (`PLACE_COLUMNS`) of
+        each. `times` records the stages.
 
-        Halves batches that the device has no memory for; raises DeviceOutOfMemory when a single image is too much.
+        Halves batches that exceed the device's memory; raises DeviceOutOfMemory if a single image does.
         """
         stage_times = StageTimes() if times is None else times
         photos = [*zip(images, [None] * len(images) if known is None else known, strict=True)]
@@ -91,7 +90,7 @@ class BatchExtractor:
             )
 
     def _extract_batch(self, batch: ImageBatch, detections: Detections, times: StageTimes) -> list[pa.Table]:
-        """Waits for the device in the end."""
+        """Waits for the device at the end."""
         first, other = self._models
         boxed, quality = _assess(batch, detections, first.align, times)
         embeddings = _embed(batch, detections, boxed, first.embedder, times)
@@ -113,10 +112,10 @@ class BatchExtractor:
             quality,
             embeddings,
             *more,
-            floats(detections.image_index[:, None]),  # exact below 2**24, in the same copy to the host
+            floats(detections.image_index[:, None]),  # exact below 2**24; avoids another copy to the host
         ]
         numbers = on_host(xp.concatenate(columns, axis=1))
-        visible = (numbers[:, 2:4] - numbers[:, :2] >= 1).all(axis=1)  # as all known ones are
+        visible = (numbers[:, 2:4] - numbers[:, :2] >= 1).all(axis=1)  # known faces always are
         index, numbers = numbers[visible, -1], numbers[visible, :-1]
         table = _table(numbers, first, other)
         ends = np.searchsorted(index, np.arange(len(batch)), side="right")
@@ -126,8 +125,8 @@ class BatchExtractor:
 def _assess(
     batch: ImageBatch, detections: Detections, align: AlignSettings, times: StageTimes
 ) -> tuple[FaceCrops, Array]:
-    """The box crops of n faces, and their qualities [n, 3]: of these crops whatever the embedder takes, so that the
-    gate means the same for all."""
+    """Box crops of n faces, and their quality [n, 3]: from box crops for every embedder, so that one threshold fits
+    all."""
     with times.on_device(CROP):
         boxed = cut_crops(batch, detections, align, BOX_CROP_PX)
     with times.on_device(QUALITY):
@@ -135,7 +134,7 @@ def _assess(
 
 
 def _embed(batch: ImageBatch, detections: Detections, boxed: FaceCrops, embedder: Embedder, times: StageTimes) -> Array:
-    """The embeddings [n, d] of n faces."""
+    """Embeddings [n, d] of n faces."""
     crops = boxed.pixels
     if embedder.alignment == FIVE_POINT:
         with times.on_device(CROP):
@@ -166,7 +165,7 @@ def _others(model: str, qualities: FloatArray, embeddings: FloatArray) -> pa.Str
 
 
 def _detections(batch: ImageBatch, known: Sequence[pa.Table]) -> Detections:
-    """These faces (`PLACE_COLUMNS`) of each image of a batch."""
+    """The known faces (`PLACE_COLUMNS`) of each image of a batch."""
     faces = pa.concat_tables(known)
     landmarks = faces["landmarks"].combine_chunks().flatten().to_numpy(zero_copy_only=False).reshape(-1, 5, 2)
     index = np.repeat(np.arange(len(known)), [len(table) for table in known])

@@ -1,8 +1,8 @@
-"""How good each face is for recognition: pose, sharpness, contrast, each in [0, 1].
+"""Rates faces for recognition: pose, sharpness, contrast, each in [0, 1].
 
-The measures follow ISO/IEC 29794-5 and its reference implementation OFIQ, except where another measure predicted the
-training people's false non-matches better (error-versus-discard curves: docs/accuracy.md). All work on batches, on the
-device, without a loop over faces and without waiting for the device.
+The measures follow ISO/IEC 29794-5 and its reference implementation OFIQ, unless another predicted the training
+people's false non-matches better (error-versus-discard curves: docs/accuracy.md). They work on batches, without loops
+over faces or waits for the device.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import numpy as np
 from pipeline.runtime.arrays import like, module_of
 from pipeline.types import Array, Detections, FaceCrops, FloatArray
 
-# The five landmarks of a mean frontal face: x right, y down, z towards the camera; origin between the eyes, unit the
-# eyes' distance, the eyes and the corners of the mouth in the plane z = 0. The plane's figures are medians of MTCNN
-# landmarks of news photos; the nose's height is derived from the eyes' foreshortening in faces turned away.
+# Landmarks of a mean frontal face: x right, y down, z towards the camera; origin between the eyes, unit the eye
+# distance, eyes and mouth at z = 0. x and y are medians of MTCNN landmarks of news photos, the nose's z is derived from
+# the eyes' foreshortening in turned faces.
 _FACE_MODEL = (
     (-0.50, 0.00, 0.00),
     (0.50, 0.00, 0.00),
@@ -26,48 +26,47 @@ _FACE_MODEL = (
     (0.435, 1.07, 0.00),
 )
 _EYES_TO_MOUTH = _FACE_MODEL[3][1]
-# The smallest face that can be configured, 12 pixels, has eyes four apart; below one pixel there is no face.
+# The smallest configurable face, 12 pixels, has an eye distance of 4.
 _MIN_EYE_DISTANCE_PX = 1.0
 
 _LUMA = (0.299, 0.587, 0.114)  # ITU-R BT.601
 # The central four fifths of the box, without background and hair.
 _INNER = 0.82
-# Cells a side of the grid over that region, on which sharpness and contrast are measured. Coarser than most faces'
-# originals, so that enlargement to the crop's size does not count as blur, and sensor noise averages out.
+# Grid over that region, coarser than most originals: enlargement does not count as blur, and sensor noise averages out.
 _CELLS = 40
 
-# Evidence that there is a face at the landmarks: the logarithm of the detector's odds plus that of the ratio of the
-# edges at the landmarks to those in the smooth places between. The sum is above 9 for 99 of 100 portraits; it is low
-# enough for the quality gate to reject 97 of 100 faces that the detector reports in portraits turned by 180 degrees.
+# Evidence for a face: the detector's log odds plus the log ratio of edges at the landmarks to those between. It exceeds
+# 9 for 99 of 100 portraits. This value makes the quality threshold reject 97 of 100 faces detected in portraits rotated
+# by 180 degrees.
 _EVIDENCE_HALF = 7.0
-_WINDOW = 0.12  # of the eyes' distance: the standard deviation of the window around a point
-_CHEEK, _FOREHEAD = 0.55, -0.6  # of the way from the eyes down to the mouth
+_WINDOW = 0.12  # standard deviation of windows, in eye distances
+_CHEEK, _FOREHEAD = 0.55, -0.6  # positions from the eyes (0) to the mouth (1)
 
-# More than the variance of quantisation to 8 bits (grey levels^2), so that a flat crop has no sharp edges.
+# Above the variance of 8-bit quantisation (grey levels^2): a flat crop has no sharp edges.
 _GRADIENT_FLOOR = 1.0
-# Logistic in the logarithm of the sharpness ratio: where it is one half, and how steep.
+# Logistic in the log of the sharpness ratio.
 _SHARPNESS_HALF = 1.03
 _SHARPNESS_STEEPNESS = 5.0
 
-# Logistics in the logarithms of the spread (grey levels) and of its evenness.
+# Logistics in the logs of the spread (grey levels) and of its evenness.
 _SPREAD_HALF = 9.0
 _SPREAD_STEEPNESS = 4.0
 _EVENNESS_HALF = 0.6
 _EVENNESS_STEEPNESS = 6.0
-_PATCH_CELLS = 5  # the side of the patches that evenness compares, an eighth of the region
-# Faces that are none divide by zero.
+_PATCH_CELLS = 5  # side of the patches for evenness, an eighth of the region
+# False detections can divide by zero.
 _IGNORED: Final[dict[str, Any]] = {"divide": "ignore", "invalid": "ignore", "over": "ignore"}
-# Grey levels: a patch with a spread below the first is blank; the second is the noise of 8 bits. The first is smaller,
-# so that flattening a picture never makes it more even.
+# Grey levels: the spread of a blank patch, and 8-bit noise. The first is smaller, so that flattening never adds
+# evenness.
 _BLANK, _NOISE = 0.1, 0.5
 
 
 def assess_quality(crops: FaceCrops, detections: Detections) -> Array:
-    """Rates n faces, from their crops [n, 3, S, S], landmarks [n, 5, 2] and scores [n], on the device of the crops:
-    [n, 3] float32 in [0, 1] in the order of `types.QUALITIES`, higher is better.
+    """Rates n faces from crops [n, 3, S, S], landmarks [n, 5, 2] and scores [n], on the crops' device: [n, 3] float32
+    in [0, 1] in the order of `types.QUALITIES`, higher is better.
 
-    Each value depends on its own face only, and a mirrored face has the same values (up to rounding). The vendor's
-    labels for all three: excellent from 0.7, good 0.6, marginal 0.45, poor 0.3, very poor below.
+    Rows are independent; mirroring only changes rounding. The vendor's labels: excellent from 0.7, good 0.6, marginal
+    0.45, poor 0.3, very poor below.
     """
     share, xp = _INNER * crops.box_share, module_of(crops.pixels)
     with np.errstate(**_IGNORED):
@@ -77,23 +76,21 @@ def assess_quality(crops: FaceCrops, detections: Detections) -> Array:
 
 
 def center_pose(landmarks: Array) -> Array:
-    """(cos yaw * cos pitch * cos roll)^2 of faces whose landmarks are [n, 5, 2] float32 (x, y) in pixels: [n].
+    """(cos yaw * cos pitch * cos roll)^2 of faces from landmarks [n, 5, 2] float32 (x, y) in pixels: [n].
 
-    A mean face is fitted under weak perspective in closed form. The fit gives the image of the face's plane, a 2 x 2
-    matrix B, and the offset v of a nose of unit height from that plane. With scale s and the angle a between the face's
-    direction and the camera's, det B = s^2 cos a and |v|^2 = s^2 sin^2 a: two equations for s and cos a = cos yaw *
-    cos pitch, which make no assumption on how broad or long this face is. Roll is the rotation part of B.
+    A mean face is fitted under weak perspective in closed form. It gives the image of the face's plane, a 2 x 2 matrix
+    B, and the offset v of a nose of unit height. For scale s and angle a between face and camera directions, det B =
+    s^2 cos a and |v|^2 = s^2 sin^2 a determine s and cos a = cos yaw * cos pitch, whatever the face's proportions. Roll
+    is B's rotation.
 
-    For the mean face under weak perspective the angle to the camera is exact, and so is the product while the face
-    turns about one axis; tilted by 25 and 15 degrees and rolled by 20 it comes out 0.03 low, because successive angles
-    split the same rotation differently. For heads that differ as people's do, a metre from the camera, with landmarks
-    off by 3 % of the eyes' distance (standard deviation), the angle has a root mean square error of 4.3 to 7.5 degrees
-    up to 50; perspective adds 3 degrees to a face turned down, noise 5 to one seen face-on. A wide open mouth reads as
-    a face turned up or down. Near-frontal portraits turned in their plane by 10 to 30 degrees and detected again have
-    an error of 2.5 degrees, by 40 of 4.5 (all by scripts/bench/bench_quality.py at commit b63d31e).
+    For the mean face the angle is exact, and so is the product for rotation about one axis; tilted by 25 and 15 degrees
+    and rolled by 20 it is 0.03 low, because successive angles split a rotation differently. With realistic heads, a
+    metre from the camera, and landmark noise of 3 % of the eye distance (standard deviation), the angle's root mean
+    square error is 4.3 to 7.5 degrees up to 50; perspective adds 3 degrees to faces turned down, noise 5 to frontal
+    ones. A wide open mouth reads as pitch. Near-frontal portraits rotated in the plane by 10 to 30 degrees and detected
+    again have an error of 2.5 degrees, by 40 of 4.5 (scripts/bench/bench_quality.py at commit b63d31e).
 
-    0 where there is no such face: landmarks that coincide, lie on a line or are mirrored, a face turned by 90 degrees
-    or more in the picture, non-finite values.
+    0 for landmarks that coincide, are collinear, mirrored or not finite, and for roll of 90 degrees or more.
     """
     xp = module_of(landmarks)
     fitted = like(landmarks, _fit_matrix()) @ (landmarks - landmarks.mean(axis=1, keepdims=True))
@@ -110,15 +107,15 @@ def center_pose(landmarks: Array) -> Array:
 
 @functools.cache
 def _fit_matrix() -> FloatArray:
-    """[4, 5]: five landmarks -> the least-squares images of the model's three axes and of its origin."""
+    """[4, 5]: landmarks -> least-squares images of the model's axes and origin."""
     fit: FloatArray = np.linalg.pinv(np.column_stack([_FACE_MODEL, np.ones(5)])).astype(np.float32)
     return fit
 
 
 def _cells(pixels: Array, share: float) -> Array:
-    """The mean luminance of the 40 x 40 cells of the central `share` of crops [n, 3, S, S]: [n, 40, 40] float32.
+    """Mean luminance of 40 x 40 cells of the central `share` of crops [n, 3, S, S]: [n, 40, 40] float32.
 
-    Exact averages over areas, which count parts of pixels: neither the crop's size nor its margin matters.
+    Exact area averages: the crop's size and margin do not matter.
     """
     weights = like(pixels, _cell_weights(pixels.shape[-1], share))
     luma = _LUMA[0] * pixels[:, 0] + _LUMA[1] * pixels[:, 1] + _LUMA[2] * pixels[:, 2]
@@ -127,7 +124,7 @@ def _cells(pixels: Array, share: float) -> Array:
 
 @functools.cache
 def _cell_weights(size: int, share: float) -> FloatArray:
-    """[40, size]: what part of each cell of `_cells` each pixel of a row is."""
+    """[40, size]: the fraction of each cell of `_cells` that each pixel of a row covers."""
     side = size * share / _CELLS
     first = (size * (1 - share) / 2 + side * np.arange(_CELLS))[:, None]
     pixel = np.arange(size)
@@ -137,17 +134,16 @@ def _cell_weights(size: int, share: float) -> FloatArray:
 
 
 def _in_cells(landmarks: Array, crops: FaceCrops, share: float) -> Array:
-    """[n, 5, 2]: image landmarks as cells from the corner of the region that `_cells` covers."""
+    """[n, 5, 2]: image landmarks in cells, from the corner of the region of `_cells`."""
     low, high = crops.frames[:, None, :2], crops.frames[:, None, 2:]
     return ((landmarks - low) / (high - low) - (1 - share) / 2) * (_CELLS / share)
 
 
 def _trust(scores: Array, cells: Array, landmarks: Array) -> Array:
-    """[n] in [0, 1]: how likely the landmarks [n, 5, 2] are a face's, by the scores [n] and the cells [n, 40, 40].
+    """[n] in [0, 1]: probability that landmarks [n, 5, 2] are a face's, from scores [n] and cells [n, 40, 40].
 
-    In a portrait turned by 180 degrees the detector sometimes reports landmarks placed like an upright face's, its eyes
-    on the cheeks. Their places look right; only low scores and the picture give them away. The two are added, as
-    evidence is, so that neither a flat picture nor glasses alone make a face implausible.
+    In portraits rotated by 180 degrees the detector sometimes places upright landmarks, eyes on the cheeks; only low
+    scores and the picture reveal it. Adding both keeps flat pictures or glasses alone from making a face implausible.
     """
     xp = module_of(scores)
     odds = scores.clip(1e-6, 1 - 1e-6)
@@ -156,11 +152,8 @@ def _trust(scores: Array, cells: Array, landmarks: Array) -> Array:
 
 
 def _feature_gain(cells: Array, landmarks: Array) -> Array:
-    """[n]: logarithm of the ratio of the edges at eyes, nose and mouth to those at cheeks, bridge of the nose and
-    forehead.
-
-    On every upright face the former have strong horizontal edges and the latter are smooth. NaN for NaN landmarks.
-    """
+    """[n]: log ratio of horizontal edges at eyes, nose and mouth, which are strong on upright faces, to those at
+    cheeks, bridge of the nose and forehead, which are smooth. NaN for NaN landmarks."""
     xp = module_of(cells)
     vertical = xp.zeros_like(cells)
     vertical[:, 1:-1] = xp.square((cells[:, 2:] - cells[:, :-2]) / 2)
@@ -168,7 +161,7 @@ def _feature_gain(cells: Array, landmarks: Array) -> Array:
     between = eyes.mean(axis=1, keepdims=True)
     across, down = eyes[:, 1] - eyes[:, 0], mouth - between
     broad, tall = xp.hypot(across[:, 0], across[:, 1]), xp.hypot(down[:, 0, 0], down[:, 0, 1])
-    scale = xp.maximum(broad, tall / _EYES_TO_MOUTH)  # the eyes' distance, face-on
+    scale = xp.maximum(broad, tall / _EYES_TO_MOUTH)  # the eye distance of a frontal view
     features = [eyes, nose, mouth]
     smooth = [eyes + _CHEEK * down, between, between + _FOREHEAD * down]
     edges = _windowed(vertical, xp.concatenate([*features, *smooth], axis=1), _WINDOW * scale)
@@ -177,11 +170,11 @@ def _feature_gain(cells: Array, landmarks: Array) -> Array:
 
 
 def _windowed(cells: Array, points: Array, sigma: Array) -> Array:
-    """[n, p]: the mean of cells [n, 40, 40] around points [n, p, 2], weighted by Gaussians of sigma [n] cells."""
+    """[n, p]: means of cells [n, 40, 40] around points [n, p, 2] with Gaussian weights of sigma [n] cells."""
     xp = module_of(cells)
     centres = like(cells, np.arange(_CELLS, dtype=np.float32) + np.float32(0.5))
-    near = points.clip(0, _CELLS)[..., None]  # a landmark outside counts at the nearest edge
-    # At least half a cell wide: a sharper window would fall between the cells.
+    near = points.clip(0, _CELLS)[..., None]  # outside landmarks move to the nearest edge
+    # Narrower windows would fall between cells.
     logarithms = -xp.square((centres - near) / sigma.clip(min=0.5)[:, None, None, None]) / 2
     weights = xp.exp(logarithms - xp.amax(logarithms, axis=-1, keepdims=True))
     weights = weights / weights.sum(axis=-1, keepdims=True)
@@ -190,11 +183,10 @@ def _windowed(cells: Array, points: Array, sigma: Array) -> Array:
 
 
 def _sharpness(cells: Array) -> Array:
-    """[n], from the luminance in cells [n, 40, 40]: r^k / (r^k + h^k), r^2 = |Laplacian|^2 / |gradient|^2.
+    """[n], from luminance cells [n, 40, 40]: r^k / (r^k + h^k), r^2 = |Laplacian|^2 / |gradient|^2.
 
-    r is the root of a ratio of two spectral moments, the mean squared frequency of the gradient. A Gaussian blur
-    multiplies the spectrum by exp(-(sigma f)^2) and so lowers r strictly, whatever the picture; a change of contrast or
-    brightness cancels out. With the gradient's floor, noise in a flat crop does not count as sharpness.
+    r^2 is the gradient's mean squared frequency. Gaussian blur multiplies the spectrum by exp(-(sigma f)^2), so it
+    strictly lowers r; contrast and brightness cancel out. The gradient's floor keeps noise in flat crops from counting.
     """
     centre = cells[:, 1:-1, 1:-1]
     left, right, up, down = cells[:, 1:-1, :-2], cells[:, 1:-1, 2:], cells[:, :-2, 1:-1], cells[:, 2:, 1:-1]
@@ -206,12 +198,12 @@ def _sharpness(cells: Array) -> Array:
 
 
 def _contrast(cells: Array) -> Array:
-    """[n], from the luminance in cells [n, 40, 40]: how far it spreads, and how evenly over the face.
+    """[n], from luminance cells [n, 40, 40]: spread of luminance, and its evenness.
 
-    The spread is the standard deviation; its logistic is saturated for portraits, so that only a flattened face scores
-    low. Evenness is the geometric mean of the 64 patches' standard deviations over their mean: low where hard shadows,
-    glare or over-exposure leave parts of the face blank. The dynamic range of ISO/IEC 29794-5, the histogram's entropy,
-    does the reverse: the harder the shadows, the higher it is.
+    The spread is the standard deviation; its logistic saturates for portraits, so only flattened faces score low.
+    Evenness, the geometric over the arithmetic mean of 64 patches' standard deviations, is low if shadows, glare or
+    over-exposure blank parts of the face. The dynamic range of ISO/IEC 29794-5, the histogram's entropy, rises with
+    harder shadows.
     """
     xp = module_of(cells)
     spread = xp.sqrt(xp.square(cells - cells.mean(axis=(1, 2), keepdims=True)).mean(axis=(1, 2)))
@@ -224,6 +216,6 @@ def _contrast(cells: Array) -> Array:
 
 
 def _logistic(value: Array, half: float, steepness: float) -> Array:
-    """A logistic in the logarithm of values >= 0: v^k / (v^k + h^k), 0 at 0 and one half at h."""
+    """Logistic in the log of values >= 0: v^k / (v^k + h^k), 0 at 0 and one half at h."""
     power = (value / half) ** steepness
     return power / (1 + power)

@@ -1,7 +1,6 @@
-"""Rows through extraction: the manifest that goes in, the table that comes out, and both joined as objects.
+"""Extraction's input manifest, output table, and both joined as objects.
 
-The manifest is decided before any image is decoded. The engine writes one row of `shard_schema` for each manifest row;
-`read_rows` joins the two.
+The manifest is complete before decoding starts. The engine writes one row of `shard_schema` per manifest row.
 """
 
 from __future__ import annotations
@@ -15,44 +14,44 @@ import pyarrow as pa
 
 from pipeline.types import QUALITIES, FloatArray, Measured
 
-# What a run does with a manifest row.
+# Actions for manifest rows.
 EXTRACT: Final = "extract"  # decode the image and find its faces
-REUSE_ROW: Final = "reuse_row"  # same bytes as an earlier row of this run: that row's faces count again
-REUSE_MEDIA: Final = "reuse_media"  # same bytes as an image in the store: that image's faces count again
-SKIP: Final = "skip"  # nothing to extract: rejected by the scan, or the same row twice
+REUSE_ROW: Final = "reuse_row"  # same bytes as an earlier row of this run: copy its faces
+REUSE_MEDIA: Final = "reuse_media"  # same bytes as an image in the store: copy its faces
+SKIP: Final = "skip"  # nothing to extract: rejected by the scan, or repeated
 
 MANIFEST_SCHEMA = pa.schema(
     [
         pa.field("row", pa.int64(), nullable=False),  # from 0
         pa.field("path", pa.string(), nullable=False),  # as shown
-        pa.field("file", pa.binary(), nullable=False),  # as opened: the file system's own bytes
+        pa.field("file", pa.binary(), nullable=False),  # as opened: the file system's bytes
         pa.field("directory", pa.string(), nullable=False),
         pa.field("name", pa.string()),
         pa.field("external_id", pa.string()),
-        pa.field("extra", pa.string()),  # the source's further columns: a JSON object
+        pa.field("extra", pa.string()),  # the source's other columns, a JSON object
         pa.field("sha256", pa.string()),
         pa.field("bytes", pa.int64()),
-        # Null where they would not tell whether the file was changed since it was hashed.
+        # Null if they would not reveal a change after hashing.
         pa.field("mtime_ns", pa.int64()),
         pa.field("ctime_ns", pa.int64()),
         pa.field("inode", pa.int64()),
-        pa.field("pixels", pa.int64()),  # of EXTRACT: as the header says, or an estimate
+        pa.field("pixels", pa.int64()),  # of EXTRACT: from the header, or an estimate
         pa.field("action", pa.string(), nullable=False),
         pa.field("source_row", pa.int64()),  # of REUSE_ROW
         pa.field("source_media", pa.int64()),  # of REUSE_MEDIA
         pa.field("status", pa.string()),  # of SKIP
         pa.field("reason", pa.string()),
-        pa.field("replaces", pa.list_(pa.int64())),  # media of what the path had before, if this can be used
+        pa.field("replaces", pa.list_(pa.int64())),  # media of the path's previous content, if this is usable
     ]
 )
 
 PLACE_COLUMNS = ("x1", "y1", "x2", "y2", "landmarks", "confidence")
 FACE_COLUMNS = (*PLACE_COLUMNS, *QUALITIES)
 CROP = pa.field("crop", pa.binary())
-IMAGE_COLUMNS = ("pixel_hash", "width", "height", "format")  # null where no image was decoded
+IMAGE_COLUMNS = ("pixel_hash", "width", "height", "format")  # null if no image was decoded
 
 
-# The face as another model has it (`Measured`), if there is one.
+# The face's measurements by another model (`Measured`), if any.
 OTHER = pa.field(
     "other",
     pa.struct(
@@ -65,27 +64,27 @@ OTHER = pa.field(
 )
 
 
-MODEL: Final = "model"  # in the metadata of a table of faces: the `StoreIdentity.model` that measured them
+MODEL: Final = "model"  # metadata of face tables: `StoreIdentity.model`
 
 
 def face_schema(embedding_size: int) -> pa.Schema:
-    """The columns of an extracted face; boxes are clipped to the image, landmarks are not."""
+    """Columns of an extracted face; boxes are clipped to the image, landmarks are not."""
     numbers = pa.list_(pa.float32(), 10), pa.list_(pa.float32(), embedding_size)
     kinds = dict.fromkeys(FACE_COLUMNS, pa.float32()) | {"landmarks": numbers[0], "embedding": numbers[1]}
     return pa.schema([*kinds.items(), OTHER])
 
 
-# A manifest of photos whose faces are known: of each photo the PLACE_COLUMNS of those to measure and embed again.
+# A manifest with known faces: the PLACE_COLUMNS of faces to rate and embed again.
 PLACES = pa.field("faces", pa.list_(pa.struct([field for field in face_schema(0) if field.name in PLACE_COLUMNS])))
 PLACES_SCHEMA = pa.schema([*PLACES.type.value_type])
 KNOWN_FACES_SCHEMA = MANIFEST_SCHEMA.append(PLACES)
 
 
 def shard_schema(embedding_size: int) -> pa.Schema:
-    """What extraction writes for each manifest row. `faces` is null where no image was decoded.
+    """Extraction's output per manifest row. `faces` is null if no image was decoded.
 
-    `sha256` is null where the file's bytes are unknown, because it changed or vanished after the scan: the next run
-    tries it again. `crop` is the image to store if the face becomes a reference; null: it is cut from the photo then.
+    `sha256` is null if the file changed or vanished after the scan; the next run retries. `crop` is the picture if the
+    face becomes a reference; null: still to be cut from the photo.
     """
     face = [*face_schema(embedding_size), CROP]
     columns = [
@@ -104,7 +103,7 @@ def shard_schema(embedding_size: int) -> pa.Schema:
 
 @dataclass(frozen=True)
 class ExtractedFace:
-    """One face; `fields` are FACE_COLUMNS, `crop` is the image to store (None: still to be cut from the photo)."""
+    """One face: FACE_COLUMNS in `fields`, and its picture (None: still to be cut from the photo)."""
 
     fields: Mapping[str, Any]
     embedding: FloatArray  # [d] float32
@@ -123,7 +122,7 @@ class ExtractedFace:
 
 
 def as_measured_by(model: str, face: ExtractedFace, first: str) -> ExtractedFace | None:
-    """A face, which the model `first` measured and perhaps another, as `model` has it; None: neither is it."""
+    """The face with `model`'s measurements, swapped with those of `first` if needed; None if `model` has none."""
     other = face.other
     if first in ("", model):  # "": the extractor has no name
         return face
@@ -136,7 +135,7 @@ def as_measured_by(model: str, face: ExtractedFace, first: str) -> ExtractedFace
 
 @dataclass
 class ExtractedRow:
-    """One manifest row (`manifest`: its columns), what became of its image, and its faces, largest first."""
+    """A manifest row, its image's outcome, and its faces, largest first."""
 
     manifest: Mapping[str, Any]
     status: str
@@ -144,16 +143,16 @@ class ExtractedRow:
     sha256: str | None
     image: dict[str, Any]  # IMAGE_COLUMNS
     faces: Sequence[ExtractedFace] = field(default_factory=tuple)
-    duplicate_of: int | None = None  # the media_id whose faces these are
+    duplicate_of: int | None = None  # media_id of these faces
 
 
 def read_rows(manifest: pa.Table, shard: pa.Table) -> list[ExtractedRow]:
-    """Joins a shard's manifest rows with its extraction (`shard_schema`), row by row."""
+    """Joins a shard's manifest rows with their extraction (`shard_schema`)."""
     lists = shard["faces"].combine_chunks()
     faces = faces_of_table(pa.Table.from_struct_array(lists.flatten()))
     counts = [count or 0 for count in lists.value_lengths().to_pylist()]
     ends = np.cumsum(counts).tolist()
-    # A run shard that an earlier version wrote has another name for the hashes.
+    # Older run shards name the hash differently.
     names = ["pixel_hash" if name == "pixel_sha256" else name for name in shard.column_names]
     plain = shard.rename_columns(names).drop_columns(["faces"]).to_pylist()
     return [
@@ -163,16 +162,16 @@ def read_rows(manifest: pa.Table, shard: pa.Table) -> list[ExtractedRow]:
 
 
 def faces_of_table(table: pa.Table) -> list[ExtractedFace]:
-    """The rows of a table with FACE_COLUMNS, `embedding`, and perhaps `crop` and `other`, as objects."""
+    """Objects from a table with FACE_COLUMNS, `embedding`, and optionally `crop` and `other`."""
     if len(table) == 0:
         return []
     column = table["embedding"].combine_chunks()
     numbers = column.flatten().to_numpy(zero_copy_only=False)
-    # A copy: Arrow's own memory is read-only, which torch refuses.
+    # A copy: torch refuses Arrow's read-only memory.
     embeddings = np.array(numbers, dtype=np.float32).reshape(len(table), -1)
     nothing = [None] * len(table)
     crops = table["crop"].to_pylist() if "crop" in table.column_names else nothing
-    # A run shard that an earlier version wrote has none.
+    # Older run shards lack it.
     others = table[OTHER.name].to_pylist() if OTHER.name in table.column_names else nothing
     fields = table.select(FACE_COLUMNS).to_pylist()
     return [

@@ -1,4 +1,4 @@
-"""The account and the directory that a command works in."""
+"""The account and the directory of a command."""
 
 from __future__ import annotations
 
@@ -13,20 +13,17 @@ DEFAULT_ACCOUNT = "default"
 
 
 def settle_account(store: Store, account: str | None) -> AccountSummary:
-    """The account to work in: the one named, or the only one there is.
-
-    In a store without accounts it is made, without a password: `facepipe account password` gives it one.
-    Raises AccountUnknown, and UsageError where there are several and none was named.
-    """
+    """As `find_account`, but creates the account in a store without any. It has no password: `facepipe account
+    password` sets it."""
     if not store.accounts():
         store.create_account(account or DEFAULT_ACCOUNT, None)
     return find_account(store, account)
 
 
 def find_account(store: Store, account: str | None) -> AccountSummary:
-    """The account named, or the only one there is.
+    """Returns the named account, or the only one there is.
 
-    Raises AccountUnknown, and UsageError where there are several and none was named.
+    Raises AccountUnknown, and UsageError if there are several and none was named.
     """
     accounts = {row.account: row for row in store.accounts()}
     if account is None and len(accounts) > 1:
@@ -38,10 +35,10 @@ def find_account(store: Store, account: str | None) -> AccountSummary:
 
 
 def find_directory(store: Store, account: str | None, name: str) -> DirectoryRow:
-    """A directory of the account, or of the only one. Raises AccountUnknown, UsageError, DirectoryUnknown."""
+    """Returns a directory of the account, or of the only one. Raises AccountUnknown, UsageError, DirectoryUnknown."""
     owner = find_account(store, account)
     directories = {row.name: row for row in owner.directories}
-    if name not in directories:  # an earlier version checked no names, so one is taken as it stands first
+    if name not in directories:  # an earlier version checked no names, so the exact name is tried first
         with contextlib.suppress(ValueError):
             name = directory_name(name)
     if name not in directories:

@@ -1,7 +1,7 @@
-"""The file that `facepipe calibrate --out` writes and a new store reads with `--calibration`.
+"""The file of `facepipe calibrate --out` and `--calibration`: JSON with the calibration and what it is valid for.
 
-It is JSON: the calibration, and what it is valid for: the weights (by hash), the crop settings and the centre that is
-subtracted from the embeddings. A distance means something else as soon as one of these changes.
+That is the weights (by hash), the crop settings and the subtracted centre: distances change their meaning with any of
+these.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from pipeline.store import Folder, StoreIdentity, disk_errors
 
 NO_CALIBRATION: Final = "none"
 _FORMAT: Final = 1
-# An embedding hardly depends on which files are read, which faces are found and (docs/speed.md) the mode. The centre's
-# hash says more exactly what `embed` says.
+# Embeddings hardly depend on which files are read, which faces are found and (docs/speed.md) the mode. The centre's
+# hash is more exact than `embed`.
 _OTHER_SETTINGS: Final = frozenset({"decode", "detect", "embed", "mode"})
 
 
 def write_calibration(file: Path, calibration: Calibration, identity: StoreIdentity, fit: Mapping[str, Any]) -> None:
-    """Writes `calibration`, fitted on embeddings of `identity`'s model; `fit` are figures of the fit, for people only.
+    """Writes `calibration`, fitted on embeddings of `identity`'s model; `fit` is for people only.
 
-    Raises StoreFull or StoreUnwritable where the folder cannot be written.
+    Raises StoreFull or StoreUnwritable if the folder cannot be written.
     """
     content = {
         "facepipe_calibration": _FORMAT,
@@ -47,9 +47,9 @@ def write_calibration(file: Path, calibration: Calibration, identity: StoreIdent
 def read_calibration(
     file: Path | str, weights_sha256: str, output_settings: Mapping[str, Any], preprocessing: Mapping[str, Any]
 ) -> Calibration:
-    """The calibration in `file` for embeddings of these weights, settings and preprocessing; "none": no calibration.
+    """Reads the calibration in `file`; "none": no calibration.
 
-    Raises CalibrationInvalid where the file holds no calibration, or one for other embeddings.
+    Raises CalibrationInvalid if the file has none, or one for other weights, settings or preprocessing.
     """
     if str(file) == NO_CALIBRATION:
         return Calibration(note="none: distances are the model's own")
@@ -82,7 +82,7 @@ def read_calibration(
 def _relevant(output_settings: Mapping[str, Any]) -> dict[str, Any]:
     kept = {key: value for key, value in output_settings.items() if key not in _OTHER_SETTINGS}
     align = kept.get("align")
-    # Files and stores that are older than the choice of resampling don't name it.
+    # Older files and stores do not name the resampling.
     return {**kept, "align": {"resampling": AREA, **align}} if isinstance(align, dict) else kept
 
 

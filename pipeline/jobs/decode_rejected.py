@@ -1,7 +1,4 @@
-"""Rejected faces, extracted again from their photos: for a regroup by a gate that would admit them.
-
-The store has no vector of a rejected face.
-"""
+"""Re-extracts rejected faces, of which the store has no vector, for a regroup by a gate that would admit them."""
 
 from __future__ import annotations
 
@@ -30,15 +27,15 @@ from pipeline.people.decide import failed_measures
 from pipeline.store import DECODED_SCHEMA, vector_bytes
 from pipeline.types import QUALITIES, Progress
 
-_PICTURE_BYTES: Final = 2**28  # of pictures that are kept; those of further faces are cut from the photos when needed
+_PICTURE_BYTES: Final = 2**28  # of pictures in memory; further faces are cut from the photos when needed
 _Photo: TypeAlias = tuple[str, str]  # SHA-256, path
 
 
 def decode_rejected(store: Store, settings: Settings, rejected: pa.Table, progress: Progress, stop: Event) -> pa.Table:
-    """Extracts those of the rejected faces (`rejected_faces`) that the settings' gate would admit: DECODED_SCHEMA.
+    """Extracts the rejected faces (`rejected_faces`) that the settings' gate would admit: DECODED_SCHEMA.
 
-    A photo with several paths is read once: at the next path where a file is gone, or another one now. Raises
-    Interrupted once `stop` is set, StoreMismatch, ModelError, DeviceError.
+    Each photo is read once, at its first path that still has it. Raises Interrupted once `stop` is set, StoreMismatch,
+    ModelError, DeviceError.
     """
     boxes: dict[str, dict[int, Sequence[float]]] = defaultdict(dict)
     paths: dict[str, dict[str, None]] = defaultdict(dict)  # in the order of the store
@@ -80,7 +77,7 @@ def decode_rejected(store: Store, settings: Settings, rejected: pa.Table, progre
 def _extracted(
     engine: LocalEngine, photos: Sequence[_Photo], size: int, shown: ShardProgress, stop: Event
 ) -> Iterator[ExtractedRow]:
-    """What extraction makes of each photo, in order. The engine compares the hash of each file."""
+    """Yields each photo's extraction, in order. The engine checks file hashes."""
     shards = [_manifest(start, photos[start : start + size]) for start in range(0, len(photos), size)]
     with closing(engine.run_shards(enumerate(shards), shown.advance)) as results:
         for number, extracted in results:
@@ -90,7 +87,7 @@ def _extracted(
 
 
 def _faces(row: ExtractedRow, boxes: Mapping[int, Sequence[float]]) -> Iterator[dict[str, Any]]:
-    """The rows of DECODED_SCHEMA of a photo's faces at these boxes (place among its faces -> xyxy)."""
+    """Yields a photo's faces at these boxes (ordinal -> xyxy), as DECODED_SCHEMA rows."""
     for ordinal, box in boxes.items():
         face = {"sha256": row.manifest["sha256"], "ordinal": ordinal}
         found = row.faces[ordinal] if ordinal < len(row.faces) else None

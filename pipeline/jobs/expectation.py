@@ -1,4 +1,4 @@
-"""What to expect of a store's threshold: the wrong joins per 1,000 photos, as far as its calibration tells."""
+"""The expected wrong joins per 1,000 photos at a store's threshold, as far as its calibration tells."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from pipeline.store import LocalStore, StoreIdentity, runs
 
 @dataclass(frozen=True)
 class Expectation:
-    """Wrong joins per 1,000 photos with one face each. Pairs are (at least, at most), equal where the calibration's
-    table tells the value."""
+    """Wrong joins per 1,000 photos with one face each. Pairs are (lower, upper) bounds, equal if the calibration's
+    table has the value."""
 
     per_1000_photos: tuple[float, float]
     thresholds: tuple[float, ...]
-    identities: int  # records that the directory holds now, each with a face to compare with; of several the largest
+    identities: int  # current records of the (largest) directory, each with a face to compare with
     threshold_for_1_in_1000: tuple[float, float]  # among so many
 
     def __str__(self) -> str:
@@ -49,14 +49,13 @@ def _rounded(joins: float) -> str:
 
 
 def expectation(calibration: Calibration, threshold: float, identities: int) -> Expectation:
-    """Of the next photos, in a directory that holds so many identities now."""
+    """For the next photos, at this number of identities."""
     low, high = (wrong_joins(rate, np.array([identities])) for rate in calibration.fmr_at(threshold))
     return Expectation((low, high), (threshold,), identities, _threshold_for_one(calibration, identities))
 
 
 def expectation_of_runs(store: LocalStore, account_id: int, run_ids: Sequence[str]) -> Expectation | None:
-    """Of the photos that these runs of an account brought: the mean over their faces, each compared with the identities
-    of its time. None where they have no face."""
+    """The mean over the faces of these runs, each compared with the identities at that time. None without faces."""
     calibration = Calibration.from_dict(store.identity.calibration)
     compared = store.ask(runs.compared_identities, account_id, run_ids)
     if not compared.num_rows:
@@ -88,7 +87,7 @@ def _threshold_for_one(calibration: Calibration, identities: int) -> tuple[float
 
 
 def calibration_warning(identity: StoreIdentity) -> str | None:
-    """What to know of a store whose distances nobody calibrated; None for one that is calibrated."""
+    """The warning for uncalibrated distances, or None."""
     if Calibration.from_dict(identity.calibration).anchor is not None:
         return None
     return (

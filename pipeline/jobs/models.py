@@ -1,4 +1,4 @@
-"""Loads the models of a store, and tells what they did."""
+"""Loads the models of a store, and reports their work."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def load_extractor(
     network_threads: int | None = None,
     other: StoreIdentity | None = None,
 ) -> BatchExtractor:
-    """Loads the models of the store at `path` onto the settings' device; `other`: of its other generation, which embeds
-    the same faces.
+    """Loads the models of the store at `path` onto the settings' device. `other`: a second generation that also embeds
+    the faces.
 
-    `network_threads`: threads of one network call on the CPU (None: the settings' threads). Raises DeviceError,
-    ModelError, BadValue, and StoreMismatch where the weights or their preprocessing are not the store's.
+    `network_threads`: per network call on the CPU (None: the settings' threads). Raises DeviceError, ModelError,
+    BadValue, and StoreMismatch if the weights or their preprocessing are not the store's.
     """
     if decodes_on_device(settings.run):
-        load_nvimgcodec()  # a run without it ends here, before it has begun
+        load_nvimgcodec()  # fails early if it is missing
     device = resolve_device(settings.run.device)
     check_fast_mode(settings.run, device)
     set_tf32(device, settings.run.tf32)
@@ -50,7 +50,7 @@ def load_extractor(
         extractor = BatchExtractor(detector, embedder, settings, identity.model)
         if other is not None:
             extractor.measure_also(load_other(settings, other, path, network_threads))
-        # The engine's workers run the networks on their own streams, which don't wait for the stream of these copies.
+        # Workers run the networks on their own streams, which do not wait for these copies.
         synchronize(device)
     return extractor
 
@@ -58,7 +58,7 @@ def load_extractor(
 def load_other(
     settings: Settings, identity: StoreIdentity, path: Path, network_threads: int | None = None
 ) -> FaceModel:
-    """The model of a store's other generation, from the cache. Raises as `load_extractor`."""
+    """Loads the store's other generation's model from the cache. Raises as `load_extractor`."""
     settings = settings_of_generation(settings, identity)
     resolved = resolve(identity.weights, None, cache_folder(settings.model.cache))
     with device_errors():
@@ -73,7 +73,7 @@ def _load_embedder(
     if resolved.sha256 != identity.weights_sha256:
         raise StoreMismatch(path=path, key="weights_sha256", stored=identity.weights_sha256, given=resolved.sha256)
     for key, value in preprocessing_of(settings, resolved).items():
-        stored = identity.preprocessing.get(key, value)  # an older store may not have recorded it
+        stored = identity.preprocessing.get(key, value)  # an older store may not have it
         if stored != value:
             raise StoreMismatch(path=path, key=f"preprocessing.{key}", stored=stored, given=value)
     device, cache = resolve_device(settings.run.device), cache_folder(settings.model.cache)
@@ -88,8 +88,7 @@ def _load_embedder(
 
 
 def load_detector(device: str, cache: Path) -> MtcnnNetworks:
-    """The detector's networks: in compiled loops on a CPU with numba, else in torch. Raises WeightsMissing or
-    WeightsCorrupt."""
+    """Loads the detector: compiled loops on a CPU with numba, else torch. Raises WeightsMissing or WeightsCorrupt."""
     if device == HOST and (loops := load_host_networks()):
         networks: MtcnnNetworks = loops.HostNetworks(detector_arrays(cache))
         return networks
@@ -107,7 +106,7 @@ def load_host_networks() -> ModuleType:
 
 
 def work_of(decoder: Decoder, extractor: BatchExtractor | None) -> WorkDone:
-    """What they did so far, without the time that it took. `extractor`: None before it is loaded."""
+    """Returns the work so far, without times. `extractor`: None before it is loaded."""
     return WorkDone(
         device=describe(extractor.device) if extractor else None,
         backend=extractor.embedder.backend if extractor else None,

@@ -1,7 +1,6 @@
-"""The people of a directory, for the command line and the library: who they are, what shows them, and corrections.
+"""Lists and corrects the people of a directory, for the command line and the library. Listing needs no torch.
 
-What lists needs no torch. A correction is made in this process, or by the server that holds the store, whose requests
-are answered accordingly from then on.
+Corrections are made in this process, or by a running server, whose answers reflect them immediately.
 """
 
 from __future__ import annotations
@@ -35,13 +34,13 @@ from pipeline.store import USER, CorrectionAnswer, CorrectionRequest, PersonChan
 from pipeline.texts import TEXT_RULE, is_text, nfc
 from pipeline.types import Progress, SilentProgress
 
-AT_ONCE: Final = 100_000  # people that are read together: some 20 MB
+AT_ONCE: Final = 100_000  # people read at once: some 20 MB
 _ROWS: Final = 1_000
 
 
 @dataclass(frozen=True)
 class PersonRow:
-    """One person: a record, or the root of what is merged."""
+    """One person: a record, or the root of merged records."""
 
     person_id: str
     name: str | None
@@ -49,36 +48,36 @@ class PersonRow:
     photos: int
     faces: int
     occurrence: int
-    merged: int  # records that are merged with it
+    merged: int  # records merged with it
     hidden: bool
     added_at: datetime
 
 
 @dataclass(frozen=True)
 class LoggedCorrection:
-    """A correction as the log shows it."""
+    """An entry of the correction log."""
 
     correction_id: int
     made_at: datetime  # UTC
     kind: str
     origin: str  # user, api, label, run
-    undoes: int | None  # of an undo or a redo: the correction that it is about
+    undoes: int | None  # of an undo or a redo: the correction it concerns
     undone: bool
-    can_be_undone: bool  # as far as the log tells: a later change may be in the way
-    withdrawn: int  # how many constraints it withdrew: those that a merge overrode, for one
-    faces: int  # how many it changed
-    person_ids: Sequence[str]  # of everybody whom it involves
-    gone: int  # how many people it deleted
-    names: Mapping[str, str]  # theirs, as they are now
+    can_be_undone: bool  # as far as the log tells: a later change may prevent it
+    withdrawn: int  # constraints withdrawn, such as those that a merge overrode
+    faces: int  # number changed
+    person_ids: Sequence[str]  # everybody involved
+    gone: int  # number of people deleted
+    names: Mapping[str, str]  # their current names
 
     @property
     def overrode(self) -> bool:
-        """Whether it merged people who were stated to be two."""
+        """Whether it overrode a cannot-link constraint."""
         return self.kind == "merge" and self.withdrawn > 0
 
 
 class People:
-    """The people of one directory of an account (None: of the only one)."""
+    """The people of one directory of an account (None: the only one)."""
 
     def __init__(self, store: Store, account: str | None = None, directory: str = "main") -> None:
         self._store = store
@@ -92,13 +91,12 @@ class People:
     # Reading
 
     def all(self) -> list[PersonRow]:
-        """All people, as `each` gives them."""
+        """All people, in the order of `each`."""
         return [*self.each()]
 
     def each(self, *, limit: int | None = None, after: str | None = None) -> Iterator[PersonRow]:
-        """The people in the order in which they came into the store, a merged set with its root; read a page at a time.
-        `limit`: so many; `after`: those behind this person, who may be merged since. Raises PersonNotFound,
-        PersonAmbiguous."""
+        """Yields people in the order of addition, a merged set with its root, reading in pages. `limit`: at most so
+        many; `after`: those behind this person, possibly merged since. Raises PersonNotFound, PersonAmbiguous."""
         last, left = people.EVERYBODY
         if after is not None:
             known = self._records([after])
@@ -117,25 +115,25 @@ class People:
             left -= count
 
     def show(self, who: str) -> PersonRow:
-        """One person, named as the command line names them. Raises PersonNotFound, PersonAmbiguous."""
+        """Returns one person. Raises PersonNotFound, PersonAmbiguous."""
         records = self._records([who], counted=True)
         found = self._found(records, who)
         root = next(record["root_person_id"] for record in records if record["person_id"] == found)
         return next(row for _, row in _rows(records) if row.person_id == root)
 
     def photos(self, who: str) -> list[dict[str, Any]]:
-        """The person's faces by photo (path None: posted), with box, outcome and score."""
+        """Returns a person's faces by photo (path None: posted), with box, outcome and score."""
         return self._faces(self._records([who]), who)
 
     def together(self, *who: str) -> list[str]:
-        """The paths of the photos that show all of these people."""
+        """Returns the paths of photos with all of these people."""
         records = self._records(who)
         paths = [{face["path"] for face in self._faces(records, one)} - {None} for one in who]
         return sorted(set.intersection(*paths)) if paths else []
 
     def find(self, who: str) -> str:
-        """The id of a person: by the id, the name, the external id, or the first letters of id or name. Where several
-        records of one merged set fit, its root. Raises PersonNotFound, PersonAmbiguous."""
+        """Finds a person's id by id, name, external id, or the first letters of id or name; the root if several records
+        of one merged set match. Raises PersonNotFound, PersonAmbiguous."""
         return self._found(self._records([who]), who)
 
     def _found(self, records: Sequence[Mapping[str, Any]], who: str) -> str:
@@ -159,20 +157,20 @@ class People:
         raise PersonNotFound(who=who, directory=self._directory)
 
     def log(self, count: int = 50, before: int = 2**63 - 1) -> list[LoggedCorrection]:
-        """The last corrections, or those before one by its number; the last first."""
+        """Returns the last corrections (before number `before`), latest first."""
         table, names = self._store.correction_log(self._account_id, self._directory, before, count)
         rows = table.to_pylist()
         return [LoggedCorrection(**row, names={p: names.get(p) or "" for p in row["person_ids"]}) for row in rows]
 
-    # Correcting: each raises PersonNotFound, PersonAmbiguous and the RequestErrors of corrections; then nothing is done
+    # Correcting: raises PersonNotFound, PersonAmbiguous and the RequestErrors of corrections, changing nothing
 
     def name(self, who: str, name: str) -> CorrectionAnswer:
-        """Names a person; an empty name takes it away."""
+        """Names a person; an empty name removes it."""
         return self._correct("name", [who], change=PersonChange(name=name))
 
     def name_all(self, rows: Iterable[tuple[str, str]]) -> tuple[int, list[tuple[str, str, str]]]:
-        """Names people, each (who, name), by a correction for each. Returns how many were done, and those that were
-        not: who, name and why."""
+        """Names people, each (who, name) by its own correction. Returns the number done, and the failures (who, name,
+        reason)."""
         records = self._records()
         ids = {record["person_id"] for record in records}
         done, left = 0, []
@@ -187,43 +185,42 @@ class People:
         return done, left
 
     def merge(self, *who: str, anyway: bool = False) -> CorrectionAnswer:
-        """Makes people one; all ids go on answering. `anyway`: even if they are stated to be two."""
+        """Merges people; all ids remain valid. `anyway`: even against a cannot-link constraint."""
         return self._correct("merge", who, anyway=anyway)
 
     def unmerge(self, *who: str) -> CorrectionAnswer:
-        """Makes those who were merged with a person people of their own again."""
+        """Splits a merged person into the people who were merged."""
         return self._correct("unmerge", who)
 
     def split(self, who: str, faces: Sequence[int]) -> CorrectionAnswer:
-        """Makes some of a person's faces a new person, the first of the answer's."""
+        """Makes some of a person's faces a new person, the first in the answer."""
         return self._correct("split", [who], faces)
 
     def move(self, face: int, who: str | None) -> CorrectionAnswer:
-        """Says whose a face is; None: nobody's."""
+        """Assigns a face to a person; None: to nobody."""
         return self._correct("move", [] if who is None else [who], [face])
 
     def not_same(self, one: str, other: str) -> CorrectionAnswer:
-        """Says that two people are two."""
+        """States that these are two people."""
         return self._correct("not_same", [one, other])
 
     def hide(self, who: str) -> CorrectionAnswer:
-        """Marks a person as one to be left out of listings (`ignore` of a record)."""
+        """Hides a person from listings (`ignore` of a record)."""
         return self._correct("hide", [who])
 
     def unhide(self, who: str) -> CorrectionAnswer:
-        """Takes that back."""
+        """Reverses `hide`."""
         return self._correct("unhide", [who])
 
     def forget(self, who: str) -> CorrectionAnswer:
-        """Deletes a person with faces, vectors and pictures. No run takes the faces up again. Cannot be undone."""
+        """Deletes a person with faces, vectors and pictures. No run imports the faces again. Cannot be undone."""
         answer = self._correct("forget", [who])
         self._store.clean_up()
         return answer
 
     def forget_photos(self, media_ids: Sequence[int]) -> CorrectionAnswer:
-        """Takes photos of runs out of the store, with faces, vectors and pictures, and the people who are left without
-        face and name. No run takes the photos up again. Cannot be undone. Those that are forgotten already are left as
-        they are. Raises PhotoUnknown."""
+        """Deletes imported photos with faces, vectors and pictures, and people left without face and name. Skips
+        forgotten photos. No run imports the photos again. Cannot be undone. Raises PhotoUnknown."""
         answer = self.by_ids("forget_photos", media_ids=media_ids)
         self._store.clean_up()
         return answer
@@ -231,11 +228,11 @@ class People:
     def regroup(
         self, gate: MatchSettings | None = None, *, decode: bool | pa.Table = False, dry_run: bool = False
     ) -> CorrectionAnswer:
-        """Decides all faces again by this gate (None: that of the settings), and respects constraints. The answer's
-        `regrouping` says what changes, or with `dry_run` what would change.
+        """Re-clusters the stored faces with this gate (None: the settings'), respecting constraints. The answer's
+        `regrouping` lists the changes, in a `dry_run` the possible ones.
 
-        With `decode` rejected faces that the gate would admit are included; their photos are read and extracted again,
-        unless this is what `decode_rejected` returned. Then raises ModelError and DeviceError as well.
+        `decode` re-extracts and includes rejected faces that the gate would admit, or is the result of
+        `decode_rejected`. Then raises ModelError and DeviceError as well.
         """
         if decode is True:
             decode = self.decode_rejected(gate)
@@ -247,8 +244,8 @@ class People:
         return answer
 
     def swap_and_regroup(self, *, dry_run: bool = False) -> Switched:
-        """Answers by the store's newer index from now on, and decides all faces again by it, in one transaction; see
-        `regroup`. A dry run only says what that would change. Raises ReindexMissing."""
+        """Switches to the newer index and re-clusters all faces with it, in one transaction; see `regroup`. A dry run
+        only reports the changes. Raises ReindexMissing."""
         other = self._store.other_identity()
         if other is None:
             raise ReindexMissing(path=self._store.path, detail="there is none")
@@ -258,7 +255,7 @@ class People:
     def decode_rejected(
         self, gate: MatchSettings | None = None, progress: Progress | None = None, stop: Event | None = None
     ) -> pa.Table:
-        """Extracts the rejected faces that the gate would admit from their photos, for `regroup`. Stores nothing.
+        """Re-extracts the rejected faces that the gate would admit, for `regroup`. Stores nothing.
 
         Raises Interrupted once `stop` is set, StoreMismatch, ModelError, DeviceError.
         """
@@ -273,9 +270,9 @@ class People:
         return replace(self._store.settings, match=gate) if gate else self._store.settings
 
     def undo(self, correction_id: int | None = None, *, origin: str = USER, dry_run: bool = False) -> CorrectionAnswer:
-        """Undoes this correction, or the last one of the origin (`user`, `api`, `label`) that is not undone; with
-        `dry_run` only says which one that is. Raises UndoBlocked if something changed since, and CorrectionImpossible
-        if there is none or it is undone."""
+        """Undoes this correction, or the last one of the origin (`user`, `api`, `label`) that is not undone; `dry_run`
+        only reports which. Raises UndoBlocked if something changed since, and CorrectionImpossible if there is none or
+        it is undone."""
         answer = self.by_ids("undo", correction_id=correction_id, undo_origin=origin, dry_run=dry_run)
         if answer.kind in ("regroup", "undo", "redo") and not dry_run:  # vectors may have been removed
             self._store.clean_up()
@@ -288,8 +285,8 @@ class People:
     def by_ids(
         self, kind: str, person_ids: Sequence[str] = (), face_ids: Sequence[int] = (), **fields: Any
     ) -> CorrectionAnswer:
-        """A correction of people who are given by their ids, of any kind; `fields` are those of CorrectionRequest. A
-        merge may change their root. With `seen`, what the sender knows of them, raises ChangedSince if that changed."""
+        """Makes a correction by person ids; `fields`: of CorrectionRequest. A merge may change the root. Raises
+        ChangedSince if what the sender knows (`seen`) has changed."""
         return self._store.correct(self._request(kind, person_ids, face_ids, **fields))
 
     def _request(
@@ -301,12 +298,12 @@ class People:
         return request
 
     def _records(self, who: Sequence[str] | None = None, *, counted: bool = False) -> list[dict[str, Any]]:
-        """What each record is found by, of everybody or of those whom one of `who` may mean; `counted`: all that is
-        told of it. The faces are counted for that, of which there may be many."""
+        """Returns what records are found by, of everybody or of possible matches of `who`; `counted`: all fields, which
+        counts the faces."""
         return [*_dicts(self._store.people(self._account_id, self._directory, who, counted=counted))]
 
     def _faces(self, records: Sequence[Mapping[str, Any]], who: str) -> list[dict[str, Any]]:
-        """The faces of a merged set; of a record in it that is not its root, its own."""
+        """Returns the faces of a merged set, or of a single record if it is not the root."""
         found = self._found(records, who)
         members = [r["person_id"] for r in records if found in (r["person_id"], r["root_person_id"])]
         faces: list[dict[str, Any]] = self._store.faces_of(members).to_pylist()
@@ -314,13 +311,13 @@ class People:
 
 
 def _dicts(table: pa.Table) -> Iterator[dict[str, Any]]:
-    """The rows, of which few are Python objects at a time."""
+    """Yields the rows, few at a time as Python objects."""
     for batch in table.to_batches(max_chunksize=_ROWS):
         yield from batch.to_pylist()
 
 
 def _rows(records: Iterable[Mapping[str, Any]]) -> Iterator[tuple[int, PersonRow]]:
-    """Each person, with its place in the order of all; the records of a merged set follow each other."""
+    """Yields each person with its position; records of a merged set must be adjacent."""
     for root, members in groupby(records, key=itemgetter("root_person_id")):
         yield _row(root, [*members])
 
@@ -341,10 +338,8 @@ def _row(root: str, members: Sequence[Mapping[str, Any]]) -> tuple[int, PersonRo
 
 
 def read_names(file: Path) -> list[tuple[str, str]]:
-    """The rows of a CSV file with the columns person_id and name, as `people list --csv` writes them, that have a name.
-
-    Raises ManifestInvalid.
-    """
+    """Reads the named rows of a CSV file with the columns person_id and name, as from `people list --csv`. Raises
+    ManifestInvalid."""
     try:
         with file.open(encoding="utf-8-sig", newline="") as lines:
             reader = csv.DictReader(lines)

@@ -1,4 +1,4 @@
-"""What the scan of a source found against the store, in numbers and, as far as that is useful, in paths."""
+"""What a scan found: counts, and some paths."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from typing import Any, Final
 
 from pipeline.report.page import SHORT_ID, listed
 
-LISTED: Final = 1000  # files of a kind, for each source
-_SHOWN: Final = 5  # files or folders of a kind, in the lines for people
+LISTED: Final = 1000  # files of a kind, per source
+_SHOWN: Final = 5  # files or folders of a kind, in texts
 FACE_COUNTS: Final = ("faces_lost", "faces_gained", "people_deleted")  # because photos changed
-# Found by every scan again; the rest is found once.
+# Every scan finds these again, all others only once.
 _FOUND_AGAIN: Final = (
     *("already_in", "forgotten", "too_many_missing", "forgotten_files"),
     *("other_files", "left_alone", "left_out", "left_out_folders"),
 )
 _SECRET: Final = ("forgotten_files", "forgotten_missing_files", "pages")  # paths that the store does not keep
-# Lists of people, of whom the store keeps no names: one who is deleted later is not named there.
+# Stored without names, as people may be deleted later.
 _NAMING: Final = {
     "renamed_persons",
     "relabelled_faces",
@@ -33,48 +33,48 @@ _UNNAMED: Final = {"path", "person_id", "old_person_id", "face_id", "reason", "d
 
 @dataclass
 class PlanCounts:
-    """What a scan found: rows of the source, and what it left alone. An unfinished run keeps it."""
+    """The counts of a scan, stored with an unfinished run."""
 
     new: int = 0
-    changed: int = 0  # at a known path, with other bytes
+    changed: int = 0  # known path, other bytes
     already_in: int = 0
-    moved: int = 0  # to a new path; nothing else changed
+    moved: int = 0  # to a new path, otherwise unchanged
     vanished: int = 0  # since the last run
-    back: int = 0  # that earlier runs missed
+    back: int = 0  # missed by earlier runs
     moved_sources: list[list[str]] = field(default_factory=list)  # old and new path of a whole source
-    forgotten: int = 0  # new or changed, but they were forgotten, or their only person was
-    forgotten_missing: int = 0  # that were forgotten because they are missing
-    too_many_missing: int = 0  # that were not, because they are more than the limit
-    # Of each of these the first thousand.
+    forgotten: int = 0  # new or changed, but forgotten, or their only person was
+    forgotten_missing: int = 0  # forgotten because they are missing
+    too_many_missing: int = 0  # not forgotten, because they exceed the limit
+    # The first thousand of each:
     changed_files: list[str] = field(default_factory=list)
     moved_files: list[list[str]] = field(default_factory=list)  # old and new path
     vanished_files: list[str] = field(default_factory=list)
     forgotten_files: list[str] = field(default_factory=list)
     forgotten_missing_files: list[str] = field(default_factory=list)
-    other_files: int = 0  # that are left alone
+    other_files: int = 0  # ignored
     left_alone: dict[str, int] = field(default_factory=dict)  # the same by kind: raw, video, sidecar, hidden, ...
     left_out: dict[str, int] = field(default_factory=dict)  # folders: hidden, thumbnails, excluded
-    left_out_folders: list[str] = field(default_factory=list)  # the first thousand of them
-    labels_changed: int = 0  # of photos whose bytes are the same
-    # What followed from them, as FollowedLabels has it.
+    left_out_folders: list[str] = field(default_factory=list)  # the first thousand
+    labels_changed: int = 0  # of photos with unchanged bytes
+    # Their effects, as in FollowedLabels.
     renamed: int = 0
     relabelled: int = 0
     unsettled: int = 0
     renamed_persons: list[dict[str, Any]] = field(default_factory=list)
     relabelled_faces: list[dict[str, Any]] = field(default_factory=list)
     unsettled_labels: list[dict[str, Any]] = field(default_factory=list)
-    # What changed photos did to people, as FaceChange has it; with names, of those who have one.
+    # Effects of changed photos on people, as in FaceChange, with known names.
     faces_lost: int = 0
     faces_gained: int = 0
-    people_deleted: int = 0  # they had no name, and lost their last face
+    people_deleted: int = 0  # unnamed, and lost their last face
     face_changes: list[dict[str, Any]] = field(default_factory=list)
 
     def then(self, later: PlanCounts) -> PlanCounts:
-        """With a later scan of the same source, which met all but the rows of the first again."""
+        """Adds a later scan of the same source, which found the other rows again."""
         return dataclasses.replace(self + later, **{name: getattr(later, name) for name in _FOUND_AGAIN})
 
     def __add__(self, other: PlanCounts) -> PlanCounts:
-        """With those of another source."""
+        """Adds another source's counts."""
         return PlanCounts(**{f.name: _sum(getattr(self, f.name), getattr(other, f.name)) for f in fields(PlanCounts)})
 
     def as_dict(self) -> dict[str, Any]:
@@ -82,15 +82,14 @@ class PlanCounts:
         return dataclasses.asdict(self)
 
     def kept(self) -> dict[str, Any]:
-        """`as_dict` as the store keeps it: without the paths of what it must not know any more, and without names, as a
-        person may be deleted later."""
+        """`as_dict` without paths that the store must not keep, and without names, as people may be deleted later."""
         report = {name: value for name, value in self.as_dict().items() if name not in _SECRET}
         for key in report.keys() & _NAMING:
             report[key] = [{name: entry[name] for name in entry if name in _UNNAMED} for entry in report[key]]
         return report
 
     def file_lines(self) -> Iterator[str]:
-        """For people: the photos that are not where, or not as, they were, and those that stay out."""
+        """For people: moved, changed, missing and forgotten photos."""
         if self.forgotten:
             why = "they were forgotten, or their only person was"
             yield f"            {self.forgotten} left out: {why}; --json lists them"
@@ -102,7 +101,7 @@ class PlanCounts:
             yield f"            {self.forgotten_missing} missing photos forgotten"
         yield from shortened((f"changed: {path}" for path in self.changed_files), self.changed)
         yield from shortened((f"moved: {old} -> {new}" for old, new in self.moved_files), self.moved)
-        # Those that are forgotten at once are in the count, and listed as such.
+        # Includes those forgotten at once, also listed.
         left = max(len(self.vanished_files), self.vanished - self.forgotten_missing)
         yield from shortened((f"vanished: {path}" for path in self.vanished_files), left)
         yield from shortened((f"forgotten: {path}" for path in self.forgotten_missing_files), self.forgotten_missing)
@@ -110,7 +109,7 @@ class PlanCounts:
             yield f"warning     {self.missing_warning()}"
 
     def face_change_line(self) -> str | None:
-        """For people: who lost and who gained faces because photos changed; None if nobody did."""
+        """For people: who lost or gained faces, or None."""
         if not self.face_changes:
             return None
         names = {p["person_id"]: p.get("name") or p["person_id"][:SHORT_ID] for p in self.face_changes}
@@ -123,7 +122,7 @@ class PlanCounts:
         return f"Because photos changed: {'; '.join(told[:_SHOWN])}{rest}."
 
     def missing_warning(self) -> str | None:
-        """What to say where so many photos are missing that none was forgotten."""
+        """The warning if too many photos are missing to forget any."""
         if not self.too_many_missing:
             return None
         return (
@@ -132,7 +131,7 @@ class PlanCounts:
         )
 
     def label_lines(self) -> Iterator[str]:
-        """For people: what followed from labels that changed."""
+        """For people."""
         if not self.labels_changed:
             return
         yield (
@@ -150,7 +149,7 @@ class PlanCounts:
         yield from shortened(labels, self.unsettled)
 
     def left_alone_lines(self) -> Iterator[str]:
-        """For people: the files and folders of the sources that were left alone."""
+        """For people."""
         if self.other_files:
             yield f"left alone  files: {listed(self.left_alone)}"
         if self.left_out:
@@ -163,13 +162,13 @@ def _faces(count: int) -> str:
 
 
 def _called(entry: Mapping[str, Any], prefix: str = "") -> str:
-    """A name and an external id, as far as there are any."""
+    """The name and the external id, if any."""
     parts = (entry.get(prefix + "name"), entry.get(prefix + "external_id"))
     return " ".join(f'"{part}"' for part in parts if part) or "(no name)"
 
 
 def shortened(entries: Iterable[str], count: int) -> Iterator[str]:
-    """The first of the entries, and how many of the `count` there are beside them."""
+    """Yields the first entries, and the number of further ones."""
     shown = [*entries][:_SHOWN]
     yield from (f"            {entry}" for entry in shown)
     if count > len(shown) > 0:
@@ -177,5 +176,5 @@ def shortened(entries: Iterable[str], count: int) -> Iterator[str]:
 
 
 def _sum(one: Any, other: Any) -> Any:
-    """Of two numbers, lists or counts."""
+    """Adds two numbers, lists or counters."""
     return {**Counter(one) + Counter(other)} if isinstance(one, dict) else one + other

@@ -1,7 +1,7 @@
-"""What `--profile` measures of a command and reports: what each stage took, how long the queues were, how busy the
-processor and the device were, and which part is the wall: the bottleneck.
+"""What `--profile` measures: the time of each stage, queue lengths, the load of processor and device, and the
+bottleneck.
 
-Imports torch only where a profile is asked for: an unchanged run does without.
+Imports torch only for a profile.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from pipeline.jobs.cluster.engine import RayEngine
 
 DECODING, NETWORKS = "decoding", "networks"
-# part -> group -> stages, in a run's order. Parts have threads of their own.
+# part -> group -> stages, in a run's order. Parts have separate threads.
 PARTS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
     "scan": {"hashing": (SCAN,)},
     "models": {"loading": (LOAD,)},
@@ -57,7 +57,7 @@ STAGES: Final = tuple(stage for groups in PARTS.values() for stages in groups.va
 
 @dataclass(frozen=True)
 class StageProfile:
-    """One stage: wall-clock seconds over its threads, and its share of all stages' seconds."""
+    """Wall-clock seconds summed over the stage's threads, and the share of all stages' seconds."""
 
     calls: int
     seconds: float
@@ -66,7 +66,7 @@ class StageProfile:
 
 @dataclass(frozen=True)
 class QueueProfile:
-    """Items that waited: their mean over the time, and the most at once."""
+    """Waiting items: mean over time, and maximum."""
 
     mean: float
     most: int
@@ -76,17 +76,17 @@ class QueueProfile:
 class RunProfile:
     """Where the time of a command went."""
 
-    wall: str  # the part whose threads worked longest
+    wall: str  # the bottleneck: the part whose threads worked longest
     wall_shares: dict[str, float]  # shares of all work, by this part's groups
     stages: dict[str, StageProfile]
     images_waiting: QueueProfile  # decoded
     batches_waiting: QueueProfile  # complete
-    workers: int  # batches that can be in work at the same time
+    workers: int  # batches processed concurrently
     workers_waited_s: float  # summed over the workers
-    workers_waited_for: dict[str, float]  # the part of it that went to images in decoding, and to loading models
-    decoding_held_back_s: float  # summed over the decoding threads, while enough images were waiting
+    workers_waited_for: dict[str, float]  # of that, for images in decoding, and for loading models
+    decoding_held_back_s: float  # summed over decoding threads, while enough images were waiting
     cpu_busy_share: float  # of all cores
-    device_busy_share: float | None  # of a CUDA device, where its driver tells
+    device_busy_share: float | None  # of a CUDA device, if its driver tells
 
     def lines(self) -> Iterator[str]:
         """For people."""
@@ -108,8 +108,8 @@ class RunProfile:
 
 
 class Profiler:
-    """Measures one command. The workers time their stages with `times`, profile or not; only for a profile do stages
-    wait for the device and is the device watched."""
+    """Measures one command. `times` always works; only for a profile do stages wait for the device and is the device
+    monitored."""
 
     def __init__(self, enabled: bool, settings: RunSettings) -> None:
         self._enabled = enabled
@@ -118,8 +118,7 @@ class Profiler:
         self._meter: DeviceMeter | None = None
         self._resources = ExitStack()
         self._begun, self._cpu_begun = time.perf_counter(), time.process_time()
-        # The times of its workers' stages come to the command's own; what waited there, and their devices, are not
-        # measured.
+        # Their stage times are added; their waits and devices are not measured.
         self.elsewhere: list[RayEngine] = []
         self.times = StageTimes(self._finish) if enabled else StageTimes()
 
@@ -139,7 +138,7 @@ class Profiler:
             finish(self._device)
 
     def profile(self) -> RunProfile | None:
-        """The measurements so far; None where no profile is asked for."""
+        """The measurements so far; None without a profile."""
         if not self._enabled:
             return None
         from pipeline.runtime.device import batch_workers
@@ -147,21 +146,21 @@ class Profiler:
 
         threads = {DECODING: thread_count(self._settings.threads), NETWORKS: batch_workers(self._settings)}
         cpu_s, cores = time.process_time() - self._cpu_begun, usable_cores()
-        for others in (each for each in self.elsewhere if each.cores):  # none, where all was there already
+        for others in (each for each in self.elsewhere if each.cores):  # no cores if all was extracted already
             threads = dict.fromkeys(threads, others.cores)
             cpu_s, cores = cpu_s + others.cpu_s, max(cores, others.cores)
         busy = cpu_s / (time.perf_counter() - self._begun) / cores
         return make_profile(self.times, threads, busy, None if self._meter is None else self._meter.busy_share)
 
     def close(self) -> None:
-        """Ends the watch of the device."""
+        """Stops monitoring the device."""
         self._resources.close()
 
 
 def make_profile(
     times: StageTimes, threads: Mapping[str, int], cpu_busy_share: float, device_busy_share: float | None
 ) -> RunProfile:
-    """The profile of what was measured so far. `threads` of DECODING and NETWORKS; any other part has one."""
+    """`threads` of DECODING and NETWORKS; any other part has one."""
     seconds = {stage: times.stages[stage].seconds for stage in STAGES if stage in times.stages}
     total = sum(seconds.values()) or 1.0
     groups = {

@@ -1,4 +1,4 @@
-"""Who is in a photo: the identity service's answers, with the words and the photos that explain them."""
+"""Recognition in a photo, with the verdicts and photos that explain the answers."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from pipeline.types import QUALITIES
 
 
 def load_service(store: LocalStore, settings: Settings) -> IdentityService:
-    """What recognises by the identities of a store, with the models of its settings. Raises ModelError, DeviceError."""
+    """Makes a store's recognition service. Raises ModelError, DeviceError."""
     extractor = load_extractor(settings, store.identity, store.path)
     return IdentityService(store, extractor, Decoder(settings.decode), settings)
 
 
 def answers(service: IdentityService, store: LocalStore, query: SearchQuery) -> list[FaceAnswer]:
-    """What the service recognises in an encoded image; each candidate has the photo that its reference face is from,
-    and the word for its score. Raises ImageRejected, StoreError, Overloaded."""
+    """Recognises an encoded image; candidates have the photo of their reference face, and a word for the score. Raises
+    ImageRejected, StoreError, Overloaded."""
     request = PostRequest(threshold=query.threshold, insert=False, update=False, similar_limit=query.top)
     faces = service.post(query.account_id, query.directory, query.image, request).faces
     shown = [match.person for face in faces for match in face.similar or ()]

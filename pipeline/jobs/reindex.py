@@ -1,7 +1,7 @@
-"""Builds a second index of a store, by other weights or settings, while the present one answers.
+"""Builds a second index of a store, with other weights or settings, while the present one stays in use.
 
-The faces stay those that they are, where they are: each is cut out of its photo, measured and embedded again. If the
-photo is missing or has changed, the picture that the store has of a reference serves, if it is large enough.
+Each known face is cut out of its photo, measured and embedded again. If the photo is missing or has changed, the stored
+picture of a reference is used, if it is large enough.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ if TYPE_CHECKING:
 
 CHANGEABLE: Final = ("align.margin_px", "align.resampling", "embed.centre", "run.mode")  # and the weights
 _TRIED: Final = 16  # photos, for the estimate
-_PAGE: Final = 8192  # photos of which the faces are asked for at once
-_FACE_BYTES: Final = 200  # of a face's rows in the catalog, without the vector
+_PAGE: Final = 8192  # photos per query for faces
+_FACE_BYTES: Final = 200  # of a face's catalog rows, without the vector
 _Row: TypeAlias = dict[str, Any]  # of MEASURED_SCHEMA
 
 
@@ -79,11 +79,11 @@ class Estimate:
     """What a build needs."""
 
     weights: str
-    calibrated: bool  # whether thresholds for false match rates are known of the new index
+    calibrated: bool  # has thresholds for false match rates
     photos: int
     faces: int
-    missing: int  # of the photos: files that are not there
-    bytes: int  # on the disk of the store
+    missing: int  # photos whose files are missing
+    bytes: int  # on the store's disk
     free_bytes: int
     seconds: float | None  # None: no photo could be tried
 
@@ -98,12 +98,12 @@ def reindex(
     missing_too: bool = False,
     say: Callable[[Estimate], None] = lambda _: None,
 ) -> dict[str, Any]:
-    """Builds another index of the store at `path`, or continues the build; the index that answers stays. Returns the
-    numbers of `generation_summary`, with the weights.
+    """Builds another index of the store at `path`, or continues; the active one stays. Returns `generation_summary`,
+    with the weights.
 
-    `settings`: the command's, of which the weights count, and the settings `changed` (keys of CHANGEABLE).
-    `missing_too`: however many photos are missing. `say` is told the estimate before the build begins. Raises
-    ReindexUnderWay, PhotosMissing, StoreFull, StoreLocked, Interrupted, UsageError, ModelError, DeviceError.
+    `settings`: only the weights count, and the settings `changed` (keys of CHANGEABLE). `missing_too`: however many
+    photos are missing. `say` receives the estimate before the build. Raises ReindexUnderWay, PhotosMissing, StoreFull,
+    StoreLocked, Interrupted, UsageError, ModelError, DeviceError.
     """
     values = {key: getattr(getattr(settings, key.split(".")[0]), key.split(".")[1]) for key in changed}
     weights = None if settings.model.weights == AUTO else settings.model.weights
@@ -121,7 +121,7 @@ def reindex(
 
 
 def _without_output_settings(settings: Settings) -> Settings:
-    """With the defaults for what a store fixes."""
+    """Resets what a store fixes to the defaults."""
     defaults = Settings()
     fixed = {section: getattr(defaults, section) for section in OUTPUT_SECTIONS}
     run = dataclasses.replace(settings.run, mode=defaults.run.mode)
@@ -130,15 +130,15 @@ def _without_output_settings(settings: Settings) -> Settings:
 
 
 def next_identity(store: Store, weights: str | None, changed: Mapping[str, Any]) -> StoreIdentity:
-    """What a new index of the store is made with: these weights (None: those of the store, or of the build that has
-    begun), and settings by the keys of CHANGEABLE. Raises UsageError if nothing would be another, UnknownWeights,
-    WeightsMissing, WeightsCorrupt."""
+    """Returns a new index's identity: these weights (None: those of the store, or of the build in progress), and
+    settings by keys of CHANGEABLE. Raises UsageError if nothing would change, UnknownWeights, WeightsMissing,
+    WeightsCorrupt."""
     other = store.other_identity()
     if weights is None and not changed and other is not None:
         return other
     identity, settings = store.identity, settings_of_generation(store.settings, store.identity)
     if weights is not None and weights != identity.weights:
-        settings = dataclasses.replace(settings, embed=EmbedSettings())  # whether they have a centre is theirs
+        settings = dataclasses.replace(settings, embed=EmbedSettings())  # whether to centre depends on the weights
     model = dataclasses.replace(settings.model, weights=weights or identity.weights)
     settings = dataclasses.replace(settings, model=model)
     for key, value in changed.items():
@@ -159,7 +159,7 @@ class Reindex:
     """The build of a store's other index."""
 
     def __init__(self, store: Store, identity: StoreIdentity, progress: Progress, stop: Event) -> None:
-        """Raises ReindexUnderWay if the store has another index that this is not."""
+        """Raises ReindexUnderWay if the store has a different other index."""
         other = store.other_identity()
         if other is not None and other.model != identity.model:
             raise ReindexUnderWay(path=store.path, weights=other.weights)
@@ -172,11 +172,11 @@ class Reindex:
         self._decoder = Decoder(self._settings.decode)
         self._pictures = StoredPictures(store, self._decoder)
         self._since = time.monotonic()  # the last commit
-        self._photos = self._missing = self._missing_allowed = 0  # of the photos that are read; set by `estimate`
+        self._photos = self._missing = self._missing_allowed = 0  # of photos with files; set by `estimate`
 
     def estimate(self, *, missing_too: bool = False) -> Estimate:
-        """What the build needs, or the rest of it; some photos are tried for it. `missing_too`: however many photos are
-        missing. Raises PhotosMissing, StoreFull, ModelError, DeviceError."""
+        """Estimates the remaining build by trying some photos. `missing_too`: however many are missing. Raises
+        PhotosMissing, StoreFull, ModelError, DeviceError."""
         photos = faces = missing = 0
         tried: list[list[Face]] = []
         self._shown.start("look for photos", self._store.count_unmeasured())
@@ -189,7 +189,7 @@ class Reindex:
         self._photos, self._missing_allowed = photos, photos if missing_too else max(missing, self._limit(photos))
         if missing > self._limit(photos) and not missing_too:
             raise PhotosMissing(missing=missing, photos=photos)
-        needed = faces * (_FACE_BYTES + 6 * self.identity.embedding_size)  # the vector, and in the index its int8 copy
+        needed = faces * (_FACE_BYTES + 6 * self.identity.embedding_size)  # the vector, and its int8 copy in the index
         free = shutil.disk_usage(self._store.path).free
         if needed > free:
             detail = f"the index needs about {needed:,} bytes, and {free:,} are free"
@@ -201,14 +201,14 @@ class Reindex:
         return math.floor(self._settings.run.missing_limit * photos)
 
     def _seconds(self, tried: Sequence[Sequence[Face]], faces: int) -> float | None:
-        """Of the whole build, by these photos."""
+        """Estimates the build from these photos."""
         extractor, begun = self._load(), time.monotonic()
         done = [face for photo in tried for face, _ in self._measured(extractor, photo)]
         return (time.monotonic() - begun) / len(done) * faces if done else None
 
     def build(self) -> None:
-        """Begins the index, or continues it, until it has all faces. Raises Interrupted after the shard in progress
-        once `stop` is set; the same call continues."""
+        """Builds the index, or continues, until it has all faces. Once `stop` is set, raises Interrupted after the
+        shard in progress; the same call continues."""
         if not self.begun:
             self._store.begin_generation(self.identity)
         self._since = time.monotonic()
@@ -221,7 +221,7 @@ class Reindex:
                 raise StoreDamaged(path=self._store.path, detail=detail, cure="`facepipe check` lists them.")
 
     def _pass(self) -> None:
-        """Measures the faces that are left now."""
+        """Measures the remaining faces."""
         shards: dict[int, tuple[list[list[Face]], pa.Table]] = {}
 
         def manifests() -> Iterator[tuple[int, pa.Table]]:
@@ -243,7 +243,7 @@ class Reindex:
         return LocalEngine(self._settings, size, self._decoder, pixel_hash, self._load)
 
     def _ray_engine(self, stack: ExitStack) -> RayEngine:
-        """The end of `stack` removes what workers left."""
+        """The end of `stack` removes what workers wrote."""
         settle_environment(self._settings.ray)
         from pipeline.jobs.cluster.engine import RayEngine  # late: it loads Ray
         from pipeline.jobs.cluster.worker import Order
@@ -258,7 +258,7 @@ class Reindex:
         return RayEngine(Order(self._settings, identity, None, store.path, folder, metadata), starting)
 
     def _pages(self) -> Iterator[list[list[Face]]]:
-        """The photos that have faces to be measured, as their faces, in order."""
+        """Yields pages of photos with unmeasured faces, each as its faces, in order."""
         after = 0
         while len(table := self._store.unmeasured_faces(after, _PAGE)):
             yield [[*faces] for _, faces in groupby(table.to_pylist(), key=itemgetter("media_id"))]
@@ -271,7 +271,7 @@ class Reindex:
                 yield page[start : start + size]
 
     def _commit(self, photos: Sequence[Sequence[Face]], extracted: Iterable[ExtractedRow]) -> None:
-        """Commits the faces of a shard: from their photos, else from their stored pictures, else without a vector."""
+        """Commits a shard's faces from their photos, else their stored pictures, else without a vector."""
         extractor = self._load()
         rows, counts, cosines = list[_Row](), Counter[str](), list[float]()
         for photo, row in zip(photos, extracted, strict=True):
@@ -292,7 +292,7 @@ class Reindex:
         self._shown.advance(len(rows))
 
     def _measured(self, extractor: BatchExtractor, photo: Sequence[Face]) -> list[tuple[Face, ExtractedFace]]:
-        """The faces of a photo that can be read, measured from it."""
+        """Measures a photo's faces, if it is readable."""
         try:
             image = photo_again(photo[0]["path"], photo[0]["sha256"], self._decoder) if _is_file(photo) else None
         except ImageRejected:
@@ -309,18 +309,18 @@ class Reindex:
 
 
 def _clear(folder: ShardFolder) -> None:
-    with suppress(BucketFailed):  # it must not hide why a build ended
+    with suppress(BucketFailed):  # must not hide why a build ended
         folder.clear()
 
 
 def _is_file(photo: Sequence[Face]) -> bool:
-    """Whether it has a path that can be looked for at once."""
+    """Whether it has a local path."""
     path = photo[0]["path"]
     return path is not None and not is_address(path)
 
 
 def _manifest(photos: Sequence[Sequence[Face]]) -> pa.Table:
-    """The rows of photos to extract; a posted one has no file."""
+    """The photos' manifest rows; a posted one has no file."""
     plain = {**dict.fromkeys(KNOWN_FACES_SCHEMA.names), "directory": ""}
     rows = []
     for row, faces in enumerate(photos):
@@ -332,7 +332,7 @@ def _manifest(photos: Sequence[Sequence[Face]]) -> pa.Table:
 
 
 def _row(face: Face, found: ExtractedFace | None) -> _Row:
-    """The face as the new index has it: where it was, and rejected if it was."""
+    """The face for the new index: same place, and still rejected if it was."""
     kept = {name: face[name] for name in MEASURED_SCHEMA.names if name in face}
     if found is None:
         return kept

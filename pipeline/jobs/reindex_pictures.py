@@ -1,4 +1,4 @@
-"""Faces measured from the pictures that the store has of references, for a reindex whose photos are missing."""
+"""Measures faces from stored pictures of references, for missing photos."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from pipeline.extraction.stored_picture import origins_of_cuts
 from pipeline.jobs.store import Store
 from pipeline.store import open_image, read_object
 
-LEAST_SHARE: Final = 0.8  # of the network's input side: the box in a stored picture that is embedded
-COMPARED: Final = 500  # faces whose stored picture is embedded as well as their photo
+LEAST_SHARE: Final = 0.8  # least side of the box in a stored picture, as a share of the network's input side
+COMPARED: Final = 500  # faces embedded from both stored picture and photo
 Face: TypeAlias = dict[str, Any]  # a row of `Store.unmeasured_faces`
 
 
 def places(faces: Sequence[Face]) -> pa.Table:
-    """Where the faces of an image are (PLACES_SCHEMA)."""
+    """The faces' places in an image (PLACES_SCHEMA)."""
     return pa.Table.from_pylist(list(faces), PLACES_SCHEMA)
 
 
@@ -36,7 +36,7 @@ class StoredPictures:
         self._compared = 0
 
     def measured(self, extractor: BatchExtractor, face: Face) -> ExtractedFace | None:
-        """The face measured from its stored picture; None if there is none that is large enough."""
+        """Measures a face from its stored picture; None without one large enough."""
         x1, y1, x2, y2 = (face[name] for name in ("x1", "y1", "x2", "y2"))
         if face["image_sha256"] is None or min(x2 - x1, y2 - y1) < LEAST_SHARE * extractor.embedder.input_size:
             return None
@@ -47,7 +47,7 @@ class StoredPictures:
         try:
             data = open_image(folder, guid, read_object(folder, guid), face["image_sha256"], self._keys[account])
             image = self._decoder(data)
-        except (StoreDamaged, ImageRejected):  # replaced since, or damaged, which `check` tells
+        except (StoreDamaged, ImageRejected):  # replaced since, or damaged, which `check` reports
             return None
         ((left, top),) = origins_of_cuts(np.array([[x1, y1, x2, y2]], np.float32))
         moved = {name: face[name] - (left if name[0] == "x" else top) for name in ("x1", "y1", "x2", "y2")}
@@ -59,7 +59,7 @@ class StoredPictures:
     def cosines(
         self, extractor: BatchExtractor, photo: Sequence[Face], faces: Sequence[ExtractedFace]
     ) -> Iterator[float]:
-        """Of some faces, between the vector from the photo and that from the stored picture."""
+        """For some faces, the cosine between photo and stored picture."""
         for face, found in zip(photo, faces, strict=True):
             if self._compared < COMPARED and face["image_guid"] is not None:
                 picture = self.measured(extractor, face)

@@ -1,4 +1,4 @@
-"""What a run did, counted from the catalog, so that a resumed run reports what an undisturbed one would."""
+"""What a run did, counted from the catalog: a resumed run reports the same as an undisturbed one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _COUNTS: Final = ("decoded", "detector_calls", "embedder_calls")
 
 @dataclass(frozen=True)
 class WorkDone:
-    """What this process or workers did: the counters of the decoder and the models, and the time they took."""
+    """The work of this process or of workers: counters of the decoder and the models, and the time."""
 
     device: str | None = None
     backend: str | None = None  # what ran the embedder: OpenVINO or torch, with its version
@@ -30,14 +30,14 @@ class WorkDone:
     decoded: int = 0
     detector_calls: int = 0
     embedder_calls: int = 0
-    profile: RunProfile | None = None  # where it was asked for
+    profile: RunProfile | None = None  # if requested
 
     @property
     def images_per_second(self) -> float:
         return self.decoded / self.image_seconds if self.image_seconds else 0.0
 
     def and_on(self, other: WorkDone) -> WorkDone:
-        """This work and that of others, elsewhere, in the same time."""
+        """Adds concurrent work elsewhere."""
         counts = {name: getattr(self, name) + getattr(other, name) for name in _COUNTS}
         return replace(self, device=other.device or self.device, backend=other.backend or self.backend, **counts)
 
@@ -50,15 +50,15 @@ class WorkDone:
 
 @dataclass(kw_only=True)
 class RunReport(PlanCounts):
-    """What `run`, `scan`, `extract` and `group` answer, with all that a run brought that they went on with.
+    """The answer of `run`, `scan`, `extract` and `group`, including all of the runs they continued.
 
-    `already_in`: before the runs that this command worked on.
+    `already_in`: before these runs.
     """
 
     run_id: str | None  # None: the source was never run
-    images: int  # rows of the runs that this command worked on, as far as they are in: after `run`, new + changed
+    images: int  # committed rows of these runs: after `run`, new + changed
     faces: int
-    persons: int  # identities of the account's directories, after the command; a merged set is one, as in `people list`
+    persons: int  # of the account after the command; a merged set counts once, as in `people list`
     new_persons: int
     statuses: dict[str, int]
     outcomes: dict[str, int]
@@ -66,19 +66,19 @@ class RunReport(PlanCounts):
     label_conflicts: list[dict[str, Any]]
     shared_external_id: list[dict[str, Any]]
     weights: str
-    calibration: str | None = None  # what T = 0.54 stands for; None: nobody measured it
-    wrong_joins: Expectation | None = None  # where a face was decided
+    calibration: str | None = None  # what T = 0.54 stands for; None: not measured
+    wrong_joins: Expectation | None = None  # if a face was decided
     warnings: tuple[str, ...] = ()
-    pages: list[str] = field(default_factory=list)  # paths of the pages that show what each run brought
+    pages: list[str] = field(default_factory=list)  # paths of the runs' reports
     work: WorkDone = field(default_factory=WorkDone)
 
     @property
     def rejected_inputs(self) -> int:
-        """Rows whose image could not be used."""
+        """Rows with an unusable image."""
         return sum(count for status, count in self.statuses.items() if status not in ACCEPTED_STATUSES)
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values for JSON; the work's fields stand beside the others, the profile only where there is one."""
+        """Plain values for JSON; the work's fields are at the top level, the profile only if there is one."""
         fields = dataclasses.asdict(self)
         work = {name: value for name, value in fields.pop("work").items() if name != "profile" or value is not None}
         return {**fields, **work, "images_per_second": round(self.work.images_per_second, 3)}
@@ -126,11 +126,11 @@ def _conflict_line(entry: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class RunTotals:
-    """What runs of an account brought, counted where the store is."""
+    """What runs of an account imported."""
 
     counts: RunCounts
     expected: Expectation | None  # None: no face was decided
-    face_changes: Mapping[str, Any]  # what changed photos did to people: fields of PlanCounts
+    face_changes: Mapping[str, Any]  # of changed photos on people: fields of PlanCounts
 
 
 def run_totals(store: LocalStore, account_id: int, run_ids: Sequence[str]) -> RunTotals:
@@ -140,7 +140,7 @@ def run_totals(store: LocalStore, account_id: int, run_ids: Sequence[str]) -> Ru
     noted = [store.run_row(run_id).summary or {} for run_id in run_ids]
     changes = [change for each in noted for change in each.get("face_changes", ())]
     names = store.ask(overview.names_of, sorted({change["person_id"] for change in changes}))
-    # Without people who were forgotten since.
+    # Without people forgotten since.
     known = names.keys() | {change["person_id"] for change in changes if change["change"] == "deleted"}
     listed = [{**change, "name": names.get(change["person_id"])} for change in changes if change["person_id"] in known]
     sums = {name: sum(each.get(name, 0) for each in noted) for name in FACE_COUNTS}
@@ -150,7 +150,7 @@ def run_totals(store: LocalStore, account_id: int, run_ids: Sequence[str]) -> Ru
 def make_report(
     identity: StoreIdentity, run_ids: Sequence[str], totals: RunTotals, counts: PlanCounts, work: WorkDone
 ) -> RunReport:
-    """`totals`: what these runs brought; `counts`: what the scans found that planned them."""
+    """`totals`: of these runs; `counts`: of their scans."""
     rows = totals.counts
     warnings = (calibration_warning(identity), counts.missing_warning())
     rejected = Counter(rows.rejections)

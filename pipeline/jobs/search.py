@@ -1,6 +1,6 @@
-"""Recognition: who is in this photo, from the identities of one directory. Nothing is stored.
+"""Recognises a photo's people among the identities of one directory. Stores nothing.
 
-The identity service answers, in this process or, while a server is running, in the server.
+The identity service answers, in this process or in a running server.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pipeline.store import FaceAnswer, SearchQuery
 
 
 def recognise(store: Store, image: bytes, account: str | None, directory: str, top: int) -> list[FaceAnswer]:
-    """The faces of an encoded image, each with its identity and the `top` most similar ones.
+    """Returns the faces of an encoded image, each with its identity and the `top` most similar ones.
 
     Raises AccountUnknown, UsageError, ImageRejected, StoreError, ModelError, DeviceError.
     """

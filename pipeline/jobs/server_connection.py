@@ -1,4 +1,4 @@
-"""The way to a server that holds a store: its admin port, over the loopback.
+"""Calls a server that has the store open, through its admin port on the loopback.
 
 An answer may take as long as the work does.
 """
@@ -25,7 +25,7 @@ _START_TIMEOUT_S: Final = 20.0
 
 @dataclass(frozen=True)
 class ServerInfo:
-    """Which store a server holds."""
+    """The server's version and store."""
 
     version: str  # of facepipe
     path: Path
@@ -34,10 +34,10 @@ class ServerInfo:
 
 
 class ServerConnection:
-    """Calls the server whose admin port is at `url`, and which holds the store at `path`."""
+    """Calls the server at admin port `url`, which has the store at `path` open."""
 
     def __init__(self, path: Path, url: str) -> None:
-        """Raises ServerUnreachable if no server of this version with this store answers."""
+        """Raises ServerUnreachable if no server of this version and store answers."""
         self.path = path
         self.folder = Folder(path)
         self._url = url
@@ -45,7 +45,7 @@ class ServerConnection:
             self._token = read_token(self.folder)
         except OSError as exc:
             self._fail(f"its token file cannot be read: {exc.strerror}", exc)
-        # An earlier version answers there as well, and its number is then in the message.
+        # Earlier versions answer, too; the message then names theirs.
         info = cast("ServerInfo", self._ask("GET", "/admin/hello", ServerInfo, timeout_s=_START_TIMEOUT_S))
         own = version("facepipe")
         if info.version != own:
@@ -56,16 +56,16 @@ class ServerConnection:
         self.generation = info.generation
 
     def call(self, method: Callable[..., object], *args: object, **kwargs: object) -> object:
-        """What the server's store answers to this method of it. Raises what the method does, and ServerUnreachable if
-        the server ends meanwhile."""
+        """Calls this method of the server's store. Raises its errors, and ServerUnreachable if the server ends
+        meanwhile."""
         arguments = inspect.signature(method).bind(None, *args, **kwargs).arguments
-        # Nothing is told meanwhile of work in a server.
+        # A server reports no progress.
         body = pack({name: value for name, value in arguments.items() if name not in ("self", "progress")})[1]
         return self._ask("POST", f"/admin/call/{quote(method.__name__)}", get_type_hints(method)["return"], body)
 
     def _ask(self, http_method: str, path: str, kind: Any, body: bytes = b"", timeout_s: float | None = None) -> Any:
-        """The answer, of the type `kind`. Of a stream each batch is received when it is read."""
-        # A connection for each call: the server closes one that is idle while images are extracted.
+        """Returns the answer as `kind`. A stream's batches are received as they are read."""
+        # One connection per call: the server closes those that idle during extraction.
         connection = http.client.HTTPConnection(urlsplit(self._url).netloc, timeout=timeout_s or _START_TIMEOUT_S)
         try:
             connection.connect()

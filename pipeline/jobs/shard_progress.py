@@ -15,14 +15,14 @@ if TYPE_CHECKING:  # the command line reads this file before it needs NumPy
 
 
 class Stop(threading.Event):
-    """Set to end long work after the shard in progress."""
+    """Ends long work after the shard in progress."""
 
     at_once = False  # no shard is in progress: a signal may raise KeyboardInterrupt in the main thread
 
 
 @contextmanager
 def loading_models(stop: threading.Event) -> Iterator[None]:
-    """In the block `stop` ends the work at once. Raises Interrupted if it is set."""
+    """Lets `stop` end the block immediately. Raises Interrupted if it is set."""
     signalled = stop if isinstance(stop, Stop) else Stop()
     signalled.at_once = True
     try:
@@ -37,7 +37,7 @@ def loading_models(stop: threading.Event) -> Iterator[None]:
 
 
 class ShardProgress:
-    """Passes progress on; once `stop` is set, it says how long the shard in hand will take."""
+    """Passes progress on; once `stop` is set, estimates the rest of the shard."""
 
     def __init__(self, progress: Progress, stop: threading.Event, clock: Callable[[], float] = time.monotonic) -> None:
         self._progress = progress
@@ -52,7 +52,7 @@ class ShardProgress:
         self._progress.start(phase, total)
 
     def begin_shard(self, rows: int) -> None:
-        """The rows that advance from now on are those of one shard."""
+        """Begins a shard of so many rows."""
         self._rows, self._rows_done, self._begun = rows, 0, self._clock()
 
     def advance(self, count: int) -> None:
@@ -66,7 +66,7 @@ class ShardProgress:
 
     @contextmanager
     def meanwhile(self, phase: str) -> Iterator[None]:
-        """The phase of the block; the former one goes on afterwards."""
+        """Shows this phase in the block, then the former one."""
         self._progress.start(phase, None)
         yield
         self._progress.start(self._phase, self._total)

@@ -1,8 +1,7 @@
-"""Store: what commands and the library do with a store, in this process or through the server that holds it.
+"""Store: the operations of commands and the library, in this process or through a running server.
 
-Each verb is a method that works where the store is. If this process holds the store, the method is called. If a server
-does, the call goes to its admin port, and the server calls the same method of its own `Store`. The files of a run are
-written by the command itself, in the same folder.
+A verb is a method that runs where the store is open: here, or through the admin port in the server's own `Store`. The
+command itself writes the files of a run.
 """
 
 from __future__ import annotations
@@ -79,26 +78,26 @@ T = TypeVar("T")
 class Runs:
     """The runs of a source and an account."""
 
-    unfinished: RunRow | None  # the latest that is not finished
+    unfinished: RunRow | None  # the latest unfinished run
     last: RunRow | None  # the latest in any state
     committed: set[int]  # shards of the last run
-    has_page: bool  # the last run: one that is there and registered
+    has_page: bool  # of the last run, as a registered file
 
 
 @dataclass(frozen=True)
 class Known:
     """What the store knows of some rows of a source."""
 
-    media: dict[str, int]  # SHA-256 -> media whose faces can be used again
-    forgotten: set[str]  # those of the paths and hashes that are of forgotten photos
+    media: dict[str, int]  # SHA-256 -> media whose faces can be reused
+    forgotten: set[str]  # of these paths and hashes
     digests: list[str | None]  # of the labels, in their order
 
 
 @dataclass(frozen=True)
 class Switched:
-    """A store that answers by another generation."""
+    """The result of switching to another generation."""
 
-    weights: str  # of the one that answers; of a dry run: that would answer
+    weights: str  # active, or in a dry run about to be
     regrouped: CorrectionAnswer | None
 
 
@@ -113,7 +112,7 @@ VERBS: Final[dict[str, Callable[..., object]]] = {}
 
 
 def verb(method: Callable[Concatenate[Store, P], T]) -> Callable[Concatenate[Store, P], T]:
-    """Makes a method work where the store is: in this process, or in the server that holds the store."""
+    """Runs a method where the store is: in this process, or in the server that has it open."""
 
     @wraps(method)
     def perform(store: Store, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -126,14 +125,14 @@ def verb(method: Callable[Concatenate[Store, P], T]) -> Callable[Concatenate[Sto
 
 
 class Store(RunFiles):
-    """An open store. Every verb raises StoreDamaged, StoreFull and StoreUnwritable where it meets them, and
-    ServerUnreachable if a server holds the store and goes away."""
+    """An open store. Every verb may raise StoreDamaged, StoreFull, StoreUnwritable, and ServerUnreachable if a server
+    with the store ends."""
 
     def __init__(
         self, holder: LocalStore | ServerConnection, settings: Settings, service: IdentityService | None = None
     ) -> None:
-        """`settings`: as the command got them. `service`: what recognises and corrects in this process; None: it is
-        loaded when an image is to be recognised, and corrections need no models."""
+        """`settings`: as the command got them. `service`: recognises and corrects in this process; None: loaded for the
+        first recognition, and corrections need no models."""
         super().__init__(holder.folder)
         self.path: Path = holder.path
         self.settings = settings
@@ -155,19 +154,19 @@ class Store(RunFiles):
 
     @property
     def local(self) -> LocalStore:
-        """The store that this process holds."""
+        """The store opened by this process."""
         if not isinstance(self._holder, LocalStore):
             raise StoreError(message=f"The store {self.path} is held by a server.")
         return self._holder
 
     @property
     def master_key(self) -> MasterKey | None:
-        """Of an encrypted store that this process has unlocked."""
+        """Of an encrypted store unlocked by this process."""
         return None if self.server else self.local.master_key
 
     @cached_property
     def settled(self) -> Settings:
-        """The settings with the store's values for all that is fixed in it. Raises StoreMismatch."""
+        """The settings with all values that the store fixes. Raises StoreMismatch."""
         return settings_of_store(self.settings, self.identity, self.path, self.other_identity())
 
     def key_of_run(self, run_id: str) -> bytes | None:
@@ -177,9 +176,9 @@ class Store(RunFiles):
         return self._run_keys.get(run_id)
 
     def unlock(self, master_key: MasterKey | None = None) -> None:
-        """Gives an encrypted store its master key (None: that of the settings), to read and write images. A server has
+        """Unlocks an encrypted store with the master key (None: the settings'), to read and write images. A server has
         it already. Raises MasterKeyMissing, MasterKeyWrong, UsageError, and StoreMismatch if the settings ask for
-        encryption and the store was made without it."""
+        encryption of an unencrypted store."""
         security = self.settings.security
         if security.encrypt and not self.identity.encrypted:
             raise StoreMismatch(path=self.path, key="security.encrypt", stored="false", given="true")
@@ -187,14 +186,14 @@ class Store(RunFiles):
             self.local.unlock(master_key or load_master_key(security, self.path))
 
     def release(self) -> None:
-        """Drops the models, and what this process has read of the directories."""
+        """Drops the models and the loaded directories."""
         self._corrections = self._directories = None
         if self.service is not None:
             self.service.close()
             self.service = None
 
     def close(self) -> None:
-        """Ends the work on the store; a server keeps it. A second call does nothing."""
+        """Closes the store, but not a server's. A second call does nothing."""
         self.forget_manifest()
         if self.server is None:
             self.release()
@@ -207,14 +206,14 @@ class Store(RunFiles):
         self.close()
 
     def clean_up(self) -> None:
-        """Moves vectors of posted faces into shards, and removes deleted ones from the files, after the commit that a
-        command is for. A server does that by itself, when it has little to do. Raises CleanUpLeft."""
+        """Moves vectors of posted faces into shards, and removes deleted ones from the files. Call after a command's
+        commit; servers do it when idle. Raises CleanUpLeft."""
         if self.server is None:
             with cleaning_up(self.path):
                 self.local.fold()
 
     def regroup(self, request: CorrectionRequest, decoded: pa.Table | None) -> CorrectionAnswer:
-        """`correct` with faces that were extracted again (DECODED_SCHEMA): a server gets them in a file."""
+        """`correct` with re-extracted faces (DECODED_SCHEMA), sent to a server in a file."""
         if decoded is None:
             return self.correct(request)
         if self.server is None:
@@ -226,27 +225,27 @@ class Store(RunFiles):
 
     @verb
     def accounts(self) -> list[AccountSummary]:
-        """All accounts, the oldest first, with their directories."""
+        """All, the oldest first, with directories."""
         return self.local.ask(accounts.summaries)
 
     @verb
     def create_account(self, user_id: str, password_hash: str | None) -> int:
-        """The new account's id. Raises AccountExists, UsageError."""
+        """Creates an account; returns its id. Raises AccountExists, UsageError."""
         return self.local.create_account(user_id, password_hash)
 
     @verb
     def set_password(self, user_id: str, password_hash: str) -> None:
-        """From now on only the password of this hash opens the account. Raises AccountUnknown."""
+        """Raises AccountUnknown."""
         self.local.set_password(user_id, password_hash)
 
     @verb
     def image_key(self, account_id: int) -> bytes | None:
-        """The 32 byte AES key of an account's images; None in a store that is not encrypted."""
+        """The 32 byte AES key of an account's images; None if unencrypted."""
         return self.local.image_key(account_id)
 
     @verb
     def delete_directory(self, account_id: int, directory: str) -> int:
-        """Deletes every person in it with everything of theirs; returns how many. Raises DirectoryUnknown."""
+        """Deletes a directory with all persons and their data; returns their number. Raises DirectoryUnknown."""
         if self.service is not None:
             return self.service.delete_directory(account_id, directory)
         self.release()
@@ -269,19 +268,19 @@ class Store(RunFiles):
 
     @verb
     def sources(self, account_id: int) -> list[SourceSummary]:
-        """The sources that an account's store has rows of, by path."""
+        """The sources of an account's rows, by path."""
         return self.local.sources(account_id)
 
     @verb
     def known_files(self, source: str, account_id: int) -> pa.RecordBatchReader:
-        """The rows committed from a source (KNOWN_FILES_SCHEMA), read as they are asked for."""
+        """The rows committed from a source (KNOWN_FILES_SCHEMA), read lazily."""
         return self.local.known_files(source, account_id)
 
     @verb
     def known(
         self, account_id: int, paths: Sequence[str] = (), hashes: Sequence[str] = (), labels: Sequence[Label] = ()
     ) -> Known:
-        """What the store knows of the paths, hashes and labels of some rows of a source."""
+        """What the store knows of these paths, hashes and labels."""
         return Known(
             self.local.media_of_hashes(account_id, hashes) if hashes else {},
             self.local.forgotten_photos(account_id, paths, hashes) if paths or hashes else set(),
@@ -290,8 +289,8 @@ class Store(RunFiles):
 
     @verb
     def begin_run(self, source: str, kind: str, account_id: int, directory: str, settings: Mapping[str, Any]) -> RunRow:
-        """A run whose manifest is to be written: a new one, or the one whose scan was cut off; of that nothing
-        counts, not even its settings."""
+        """Returns a run that needs a manifest: a new one, or the one whose scan was interrupted, without its
+        settings."""
         cut_off = self.local.unfinished_run(source, account_id)
         if cut_off is not None:
             return self.local.ask(runs.rebegin_run, cut_off.run_id, kind, directory, settings)
@@ -299,8 +298,8 @@ class Store(RunFiles):
 
     @verb
     def end_scan(self, source: str, account_id: int, notes: ScanNotes, planned: RunRow | None = None) -> RunRow | None:
-        """Keeps what a scan found, and in the same transaction the run that it planned, if there is one: with its
-        numbers of rows and shards, and as summary the counts of the scan."""
+        """Records a scan's findings and, in the same transaction, the run that it planned, if any, with numbers of rows
+        and shards, and the scan's counts as summary."""
         if planned is None:
             self.local.note_scan(source, account_id, notes)
             return None
@@ -309,8 +308,8 @@ class Store(RunFiles):
 
     @verb
     def commit_shard(self, run_id: str, shard: int, model: str) -> None:
-        """Decides and commits a shard that was extracted by a model (`StoreIdentity.model`), by the directories that
-        answer requests. Raises StoreMismatch if the store answers by another one by now."""
+        """Decides and commits a shard that `model` (`StoreIdentity.model`) extracted. Raises StoreMismatch if the
+        store's model has changed."""
         if model != self.identity.model:
             given = "another model, or other settings"
             raise StoreMismatch(path=self.path, key="model.weights", stored=self.identity.weights, given=given)
@@ -318,7 +317,7 @@ class Store(RunFiles):
 
     @verb
     def end_run(self, run_id: str, summary: Mapping[str, Any] | None = None) -> RunRow:
-        """Finishes a run whose shards are all committed; without a summary gives it up, with those that are."""
+        """Finishes a run with all shards committed; without a summary gives it up, keeping the committed ones."""
         for files in (self, self.local):
             files.forget_manifest()  # its file is deleted
         if summary is None:
@@ -328,13 +327,13 @@ class Store(RunFiles):
 
     @verb
     def count_runs(self, account_id: int, run_ids: Sequence[str]) -> RunTotals:
-        """What these runs of an account brought."""
+        """What these runs of an account imported."""
         return run_totals(self.local, account_id, run_ids)
 
     # Two generations
 
     def _measure_also(self, identity: StoreIdentity | None) -> None:
-        """From now on what answers requests in this process, if anything does, embeds new faces by this model, too."""
+        """Makes this process's service, if any, also embed new faces by this model."""
         if self.service is not None:
             from pipeline.jobs.models import load_other
 
@@ -343,13 +342,13 @@ class Store(RunFiles):
 
     @verb
     def other_identity(self) -> StoreIdentity | None:
-        """Of the generation that is not the current one, if there is one."""
+        """Of the generation that is not current, if any."""
         return self.local.other_identity()
 
     @verb
     def begin_generation(self, identity: StoreIdentity) -> int:
-        """Begins another generation; its number. A server that holds the store loads its model first, and embeds each
-        new face by both from then on. Raises ReindexUnderWay, ModelError, DeviceError."""
+        """Begins another generation; returns its number. A server first loads its model, then embeds each new face by
+        both. Raises ReindexUnderWay, ModelError, DeviceError."""
         if (other := self.other_identity()) is not None:
             raise ReindexUnderWay(path=self.path, weights=other.weights)
         self._measure_also(identity)
@@ -361,29 +360,29 @@ class Store(RunFiles):
 
     @verb
     def count_unmeasured(self) -> int:
-        """How many faces that is; without another generation, all of them."""
+        """Without another generation, of all faces."""
         return self.local.count_unmeasured()
 
     @verb
     def unmeasured_faces(self, after: int, photos: int) -> pa.Table:
-        """The faces that the generation which is being built lacks, of some photos above a media id."""
+        """The faces missing in the generation being built, of up to `photos` photos with media ids above `after`."""
         return self.local.unmeasured_faces(after, photos)
 
     @verb
     def commit_measured(self, faces: pa.Table, counts: Mapping[str, Any]) -> None:
-        """Commits some of them, measured (MEASURED_SCHEMA)."""
+        """Commits measured faces (MEASURED_SCHEMA)."""
         self.local.commit_measured(faces, counts)
 
     @verb
     def complete_generation(self) -> bool:
-        """Gives it its references. False: it still lacks faces."""
+        """Builds its references. False if it still lacks faces."""
         return self.local.complete_generation()
 
     @verb
     def switch_generation(self, request: CorrectionRequest | None = None, *, back: bool = False) -> Switched:
-        """Makes the newer generation the current one, or `back` the older one again. With `request`, a regroup, decides
-        a directory again by the newer one in the same transaction; a dry run of that only says what would change.
-        Raises ReindexMissing, and BadValue if the calibration does not know the rate that the settings ask for."""
+        """Makes the newer generation current, or with `back` the older one. `request`, a regroup, also re-clusters a
+        directory in the same transaction; a dry run only reports the changes. Raises ReindexMissing, and BadValue if
+        the calibration lacks the rate in the settings."""
         other = self.other_identity()
         try:
             if self.service is not None and other is not None:
@@ -402,7 +401,7 @@ class Store(RunFiles):
 
     @verb
     def drop_generation(self, *, older: bool = False) -> str | None:
-        """Deletes the newer generation, with `older` the one that was current before; the name of its weights. Raises
+        """Deletes the newer generation, or with `older` the former one; returns the name of its weights. Raises
         ReindexMissing."""
         other = self.other_identity()
         self.local.drop_generation(older=older)
@@ -427,34 +426,34 @@ class Store(RunFiles):
         *,
         counted: bool,
     ) -> pa.Table:
-        """The records of a directory by age, those of the merged sets in which one of `who` may be meant, or those of a
-        `page` (after, limit): what each is found by, or, `counted`, all that is told of it."""
+        """The records of a directory by age: all, a `page` (after, limit), or the merged sets that `who` may mean; with
+        what they are found by, or if `counted` all fields."""
         told = people.people if counted else people.person_records
         return self.local.ask(told, account_id, directory, who, page)
 
     @verb
     def faces_of(self, person_ids: Sequence[str]) -> pa.Table:
-        """The faces of these records, by the path of their photo (null: posted)."""
+        """The faces of these records, by photo path (null: posted)."""
         return self.local.ask(people.faces_of_people, person_ids)
 
     @verb
     def correction_log(
         self, account_id: int, directory: str, before: int, count: int
     ) -> tuple[pa.Table, dict[str, str | None]]:
-        """The last corrections before one by its number, and the names of the people whom they involve."""
+        """The last corrections before number `before`, and the involved people's names."""
         rows = self.local.ask(corrections.history, account_id, directory, before, count)
         persons = {person for ids in rows["person_ids"].to_pylist() for person in ids}
         return rows, self.local.ask(overview.names_of, sorted(persons))
 
     @verb
     def changes(self, since: int, account_id: int | None, limit: int) -> ChangesPage:
-        """The changes of people after a commit, of one account or of all. Raises ChangesUnknown."""
+        """The changes after a commit, of one account or of all. Raises ChangesUnknown."""
         return self.local.changes(since, account_id, limit)
 
     @verb
     def correct(self, request: CorrectionRequest) -> CorrectionAnswer:
-        """Corrects whose a face is, or what a person is called. Requests to a server are answered accordingly from then
-        on. Raises RequestError if it cannot be done; then nothing was."""
+        """Corrects whose a face is, or what a person is called. A server's answers reflect it immediately. Raises
+        RequestError if it is impossible, changing nothing."""
         if request.decoded is None:
             return self._correct(request)
         key = self.local.image_key(request.account_id)
@@ -462,7 +461,7 @@ class Store(RunFiles):
 
     @verb
     def search(self, query: SearchQuery) -> list[FaceAnswer]:
-        """The faces of an image and who they are. Raises ImageRejected."""
+        """Recognises the faces of an image. Raises ImageRejected."""
         from pipeline.jobs.recognition import answers
 
         return answers(self._recognition(), self.local, query)
@@ -473,9 +472,8 @@ class Store(RunFiles):
     def photos(
         self, what: str, account_id: int = 0, directory: str = "", paths: Sequence[str] | None = None
     ) -> pa.Table:
-        """A table of photos, `what` being a row for each: the names that their source gives those of a directory, all
-        faces detected in them, the rejected_faces, their identities; or in any directory the central_faces of those at
-        these paths, or the records of all."""
+        """Returns the table `what`. Of a directory's photos: `names` from their source, detected_faces, rejected_faces,
+        identities. Of any directory: the central_faces at `paths`, or all records."""
         if what == "central_faces":
             return self.local.ask(media.central_faces, paths or [])
         if what == "records":
@@ -486,14 +484,14 @@ class Store(RunFiles):
 
     @verb
     def table(self, name: str) -> pa.RecordBatchReader:
-        """A table that `export` writes, by its name. Raises UsageError for another name."""
+        """A table of `export`. Raises UsageError for another name."""
         return self.local.read_table(name)
 
     @verb
     def page_data(
         self, account_id: int, run_ids: Sequence[str], threshold: float, mentioned: Mentioned | None
     ) -> PageData:
-        """The rows of a report page; without `mentioned` of one that shows no people."""
+        """A report's rows; without `mentioned`, of one without people."""
         from pipeline.people.review import most_similar
 
         matcher = Matcher(Calibration.from_dict(self.identity.calibration), threshold)
@@ -506,7 +504,7 @@ class Store(RunFiles):
 
     @verb
     def keep_page(self, run_id: str, content: bytes, person_ids: Sequence[str], media_ids: Sequence[int]) -> bool:
-        """Keeps the page of a run; False if somebody whom it shows was forgotten since it was made."""
+        """Writes a run's report file; False if somebody on it was forgotten since."""
         return page_data.keep_page(self.local, run_id, content, person_ids, media_ids)
 
     # The whole store
@@ -514,11 +512,11 @@ class Store(RunFiles):
     @verb
     def check(self, *, repair: bool = False, progress: Progress | None = None) -> CheckReport:
         """Reads the whole store; with `repair`, repairs what can be repaired without loss and reads it again.
-        `progress` advances with each thing that is read in this process. Raises StoreUnwritable."""
+        `progress` only advances in this process. Raises StoreUnwritable."""
         advance = None if progress is None else lambda _: progress.advance()
         report = self.local.check(repair=repair, progress=advance)
         if self.service is not None:
-            self.service.directories.map_again()  # segments that were written again
+            self.service.directories.map_again()  # segments that were rewritten
         return report
 
     @verb
@@ -528,12 +526,12 @@ class Store(RunFiles):
 
     @verb
     def export(self, to: Path) -> dict[str, int]:
-        """Writes the tables as Parquet files into the new or empty folder `to`; returns the rows of each. Raises
+        """Writes the tables as Parquet files into the new or empty folder `to`; returns their row counts. Raises
         UsageError, StoreFull and StoreUnwritable of the target."""
         return self.local.export(to)
 
     def _recognition(self) -> IdentityService:
-        """What recognises in this process. Raises ModelError, DeviceError."""
+        """Raises ModelError, DeviceError."""
         if self.service is None:
             from pipeline.jobs.recognition import load_service
 
@@ -542,7 +540,7 @@ class Store(RunFiles):
         return self.service
 
     def directories(self, device: str | None = None) -> Directories:
-        """Those of this process, which reads each once. `device`: where faces of photos are searched."""
+        """This process's directories, each read once. `device`: where photos' faces are searched."""
         if self.service is not None:
             return self.service.directories
         known = self._directories
@@ -555,7 +553,7 @@ class Store(RunFiles):
         return known
 
     def _correct(self, request: CorrectionRequest, decoded: pa.Table | None = None) -> CorrectionAnswer:
-        """In this process."""
+        """Corrects in this process."""
         if self.service is not None:
             return self.service.correct(request, decoded)
         answer = self._corrector(self.settled.decode).make(request, decoded)
@@ -575,15 +573,15 @@ class Store(RunFiles):
 def open_store(
     path: Path, settings: Settings | None = None, *, command: str, repair: bool = False, reading: bool = False
 ) -> Store:
-    """Opens the store at `path`. `repair` also opens one whose last changes are lost, and `reading` one on a disk that
-    cannot be written. Raises StoreMissing, StoreLocked, StoreDamaged, StoreTooNew, ServerUnreachable."""
+    """Opens the store at `path`. `repair` also opens one whose last changes are lost, `reading` one on a read-only
+    disk. Raises StoreMissing, StoreLocked, StoreDamaged, StoreTooNew, ServerUnreachable."""
     return _opened(lambda: LocalStore.open(path, command=command, repair=repair, reading=reading), settings)
 
 
 def open_or_create_store(path: Path, settings: Settings, command: str) -> Store:
-    """Opens the store at `path` or makes one, whose weights the settings choose once and for all.
+    """Opens the store at `path`, or creates it with the settings' weights, which are then fixed.
 
-    A new store is encrypted where the settings say so; an encrypted store is unlocked. Raises StoreError, UsageError,
+    New stores are encrypted if the settings say so; encrypted stores are unlocked. Raises StoreError, UsageError,
     UnknownWeights, WeightsMissing, WeightsCorrupt.
     """
     master_key: MasterKey | None = None
@@ -593,7 +591,7 @@ def open_or_create_store(path: Path, settings: Settings, command: str) -> Store:
         if settings.security.encrypt:
             master_key = load_or_make_master_key(settings.security, path)
         identity = make_identity(settings, master_key)
-        settle_threshold(settings, identity)  # fails before there is a store that could not do what is asked
+        settle_threshold(settings, identity)  # fails before an unusable store is created
         return identity
 
     store = _opened(lambda: LocalStore.open_or_create(path, make, command=command), settings)
@@ -606,8 +604,8 @@ def open_or_create_store(path: Path, settings: Settings, command: str) -> Store:
 
 
 def _opened(open_it: Callable[[], LocalStore], settings: Settings | None) -> Store:
-    """The store, or the way to it through the server that holds it. Raises StoreLocked if its holder is no server, or
-    one that is starting or stopping."""
+    """Opens the store, or connects to its server. Raises StoreLocked if another process has it open, or a server that
+    is starting or stopping."""
     settings = settings or Settings()
     try:
         return Store(open_it(), settings)
@@ -619,8 +617,8 @@ def _opened(open_it: Callable[[], LocalStore], settings: Settings | None) -> Sto
 
 @contextmanager
 def part_of_command() -> Iterator[None]:
-    """For commits after which a command has more to do: one of them does not make it done. Raises the disk's error in
-    place of CleanUpLeft."""
+    """Wraps commits that do not complete a command, so that CleanUpLeft does not report it as done: raises the disk's
+    error instead."""
     try:
         yield
     except CleanUpLeft as left:

@@ -1,5 +1,5 @@
-"""What a new store records of its model and settings, and a command's settings brought in line with a store's. Needs no
-torch once the weights are in the cache."""
+"""What a new store records of its model and settings, and the settings of an existing store. Needs no torch once the
+weights are in the cache."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pipeline.models.weights import ResolvedWeights, cache_folder, resolve
 from pipeline.runtime.precision import check_fast_mode
 from pipeline.store import MasterKey, StoreIdentity
 
-# Stores that are older than these settings don't record them.
+# Older stores do not record these settings.
 _VALUES_OF_OLD_STORES: Final[Mapping[str, Mapping[str, Any]]] = {
     "align": {"resampling": AREA},
     "embed": {"centre": False},
@@ -28,13 +28,13 @@ def make_identity(settings: Settings, master_key: MasterKey | None = None) -> St
     """What a new store records of its model and of the settings that shaped its numbers; encrypted with a master key.
 
     Raises UnknownWeights, WeightsMissing, WeightsCorrupt, CalibrationInvalid, and BadValue for settings that the
-    store's mode would refuse.
+    store's mode refuses.
     """
     check_fast_mode(settings.run)
     resolved = resolve(settings.model.weights, weights_file(settings), cache_folder(settings.model.cache))
     weights = resolved.weight_set
     centred = settings.embed.centre and weights.preprocessing.centre_sha256 is not None
-    # The store records what is done, not what was asked for.
+    # Records what is done, not what was asked for.
     settings = dataclasses.replace(settings, embed=EmbedSettings(centre=centred))
     return StoreIdentity(
         embedder=weights.architecture,
@@ -53,7 +53,7 @@ def make_identity(settings: Settings, master_key: MasterKey | None = None) -> St
 
 
 def _calibration(settings: Settings, resolved: ResolvedWeights) -> Calibration:
-    """The calibration of a new store: the one that the settings name, else that of the weights."""
+    """The settings' calibration, else that of the weights."""
     preprocessing = preprocessing_of(settings, resolved)
     if settings.model.calibration is not None:
         output_settings = settings.output_settings()
@@ -64,7 +64,7 @@ def _calibration(settings: Settings, resolved: ResolvedWeights) -> Calibration:
 
 
 def preprocessing_of(settings: Settings, resolved: ResolvedWeights) -> dict[str, Any]:
-    """The weights' preprocessing, with the centre only where it is subtracted."""
+    """The weights' preprocessing, with the centre only if subtracted."""
     preprocessing = resolved.weight_set.preprocessing
     if not settings.embed.centre:
         preprocessing = dataclasses.replace(preprocessing, centre_sha256=None)
@@ -78,11 +78,9 @@ def weights_file(settings: Settings) -> Path | None:
 def settings_of_store(
     settings: Settings, identity: StoreIdentity, path: Path, other: StoreIdentity | None = None
 ) -> Settings:
-    """`settings` with the store's own values for all that is fixed in it. The weights of its `other` generation are as
-    good as its own.
+    """Returns `settings` with all values that the store fixes. The weights of its `other` generation are allowed, too.
 
-    Raises StoreMismatch for a value that is neither the default nor the store's: numbers made in two ways cannot be
-    compared.
+    Raises StoreMismatch for a value that is neither the default nor the store's: such numbers are not comparable.
     """
     if settings.model.weights not in (AUTO, identity.weights, identity.weights if other is None else other.weights):
         raise StoreMismatch(path=path, key="weights", stored=identity.weights, given=settings.model.weights)
@@ -99,7 +97,7 @@ def settings_of_store(
 
 
 def settings_of_generation(settings: Settings, identity: StoreIdentity) -> Settings:
-    """`settings` with the values by which a generation of the store was made."""
+    """`settings` with the values of a generation."""
     sections: dict[str, Any] = {"run": dataclasses.replace(settings.run, mode=identity.mode)}
     for section in OUTPUT_SECTIONS:
         stored = {**_VALUES_OF_OLD_STORES.get(section, {}), **identity.output_settings.get(section, {})}
@@ -108,9 +106,9 @@ def settings_of_generation(settings: Settings, identity: StoreIdentity) -> Setti
 
 
 def settle_threshold(settings: Settings, identity: StoreIdentity) -> Settings:
-    """`settings` with the calibration's threshold T where they ask for a false match rate.
+    """`settings` with the calibration's T if they ask for a false match rate.
 
-    Raises BadValue where the calibration has no threshold for that rate.
+    Raises BadValue if the calibration has no threshold for that rate.
     """
     rate = settings.match.threshold_fmr
     if rate is None:
@@ -120,7 +118,7 @@ def settle_threshold(settings: Settings, identity: StoreIdentity) -> Settings:
 
 
 def _check_calibration(settings: Settings, identity: StoreIdentity, path: Path) -> None:
-    """Raises StoreMismatch where the settings name another calibration than the store's."""
+    """Raises StoreMismatch for another calibration than the store's."""
     file = settings.model.calibration
     if file is None:
         return

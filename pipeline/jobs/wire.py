@@ -1,7 +1,7 @@
-"""How the two sides of the admin port write arguments and answers: JSON, or Arrow's streaming format for a table.
+"""Encoding for the admin port: JSON, or Arrow's streaming format for a table.
 
-JSON loses types, so the reader decodes by the types that the method declares. An error crosses the port as its class
-and its fields, so that a command ends with the same message and exit code on either side of it.
+JSON loses types, so the reader decodes by the method's declared types. An error is sent as its class and fields: a
+command ends with the same message and exit code with or without a server.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ ARROW: Final = "application/vnd.apache.arrow.stream"
 
 
 def pack(value: object) -> tuple[str, bytes]:
-    """(media type, body) of a table, or of plain values, dataclasses, sets, datetimes, paths, bytes and further tables,
-    nested."""
+    """Returns (media type, body) of a table, or of plain values, dataclasses, sets, datetimes, paths, bytes and further
+    tables, nested."""
     if isinstance(value, pa.Table):
         return ARROW, b"".join(stream(value.to_reader()))
     return JSON, json.dumps(value, default=_plain).encode()
 
 
 def stream(batches: pa.RecordBatchReader) -> Iterator[bytes]:
-    """The parts of an Arrow stream, each once its batch is read."""
+    """Yields the parts of an Arrow stream as each batch is read."""
     out = io.BytesIO()
     with pa.ipc.new_stream(out, batches.schema) as writer:
         for batch in batches:
@@ -64,14 +64,14 @@ def _plain(value: object) -> object:
 
 
 def unpack(media_type: str, body: bytes, kind: Any) -> Any:
-    """The value of type `kind` that `pack` wrote. Raises ValueError or TypeError for any other."""
+    """Decodes a value of type `kind` that `pack` wrote. Raises ValueError or TypeError for any other."""
     if media_type == ARROW:
         return pa.ipc.open_stream(body).read_all()
     return decode(json.loads(body), kind)
 
 
 def decode(value: Any, kind: Any) -> Any:
-    """The value of type `kind` that JSON wrote as `value`. Raises ValueError or TypeError where it is none."""
+    """Decodes a JSON `value` of type `kind`. Raises ValueError or TypeError if it is none."""
     if kind is Any:
         return value
     origin, parameters = get_origin(kind), get_args(kind)
@@ -117,7 +117,7 @@ def pack_error(error: FacepipeError) -> bytes:
 
 
 def unpack_error(body: bytes) -> FacepipeError:
-    """The error that `pack_error` wrote. Raises ValueError, KeyError or TypeError for anything else."""
+    """Decodes an error of `pack_error`. Raises ValueError, KeyError or TypeError for anything else."""
     error = json.loads(body)
     classes = {kind.__name__: kind for kind in all_errors()}
     return classes[error["error"]](**error["fields"])

@@ -1,4 +1,4 @@
-"""Calibration: what a model's distances mean, and which threshold has which false match rate."""
+"""Calibration of a model's distances, and the false match rates of thresholds."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pipeline.types import IntArray
 
 EXPONENTS: Final = (0.25, 4.0)
 _TABLES: Final = ("thresholds", "intervals")
-_PHOTOS: Final = 1000  # of which the expected wrong joins are given
+_PHOTOS: Final = 1000  # the unit of `wrong_joins`
 
 
 @dataclass(frozen=True)
@@ -26,8 +26,8 @@ class Calibration:
     """The monotone map d = 2 (r / 2)^g from a model's raw L2 distance r to the contract distance; it keeps 0 and 2.
 
     `exponent` is g, in [0.25, 4]; 1 is no calibration. g maps the raw distance at the false match rate `fmr` on
-    `dataset` to sqrt(0.54). `thresholds` are pairs (rate, T), both ascending: the T of other rates on the same data;
-    `intervals` are the 95 % intervals of these T, one for each, or none. Raises BadValue.
+    `dataset` to sqrt(0.54). `thresholds`: ascending pairs (rate, T) measured on the same data. `intervals`: the 95 %
+    interval of each of these T, or empty. Raises BadValue.
     """
 
     exponent: float = 1.0
@@ -53,16 +53,15 @@ class Calibration:
 
     @property
     def anchor(self) -> str | None:
-        """What the contract's default T means here, for people; None: nobody measured it."""
+        """The meaning of the contract's default T, as user text; None if not measured."""
         if self.fmr is None:
             return None
         measured_on = f" on {self.dataset}" if self.dataset else ""
         return f"T = {CONTRACT_THRESHOLD:g} stands for a false match rate of {self.fmr:g}{measured_on}"
 
     def threshold_at(self, fmr: float) -> float:
-        """The T whose measured false match rate is `fmr`, with T linear in log `fmr` between the rows of `thresholds`.
-        Raises BadValue for a rate beyond them.
-        """
+        """The T whose measured false match rate is `fmr`, interpolated linearly in log `fmr` between the rows of
+        `thresholds`. Raises BadValue for a rate outside them."""
         rates = [rate for rate, _ in self.thresholds]
         if not rates or not rates[0] <= fmr <= rates[-1]:
             raise _out_of_table(fmr, rates)
@@ -73,21 +72,21 @@ class Calibration:
         return t_low + (t_high - t_low) * math.log(fmr / low) / math.log(high / low)
 
     def threshold_near(self, fmr: float) -> float | None:
-        """The T of the rate in `thresholds` that is nearest to `fmr`; None without a table."""
+        """`threshold_at` of `fmr` clamped to the rates of `thresholds`; None without a table."""
         if not self.thresholds:
             return None
         lowest, highest = self.thresholds[0][0], self.thresholds[-1][0]
         return self.threshold_at(min(max(fmr, lowest), highest))
 
     def fmr_at(self, threshold: float) -> tuple[float, float]:
-        """The false match rate at T, the inverse of `threshold_at`, as (at least, at most).
+        """The false match rate at T as (lower bound, upper bound): the inverse of `threshold_at`.
 
-        They are equal within the rows of `thresholds`; beyond them only the nearest row's rate is known. At T = 0 no
-        two faces match, at T = 4 all do.
+        Both are equal within the rows of `thresholds`; outside them, one is the nearest row's rate. The rate is 0 at
+        T = 0 and 1 at T = 4.
         """
         if threshold in (0, EVERYBODY):
             return (0.0, 0.0) if threshold == 0 else (1.0, 1.0)
-        # Of rows with the same T the last: no lower rate is certain there.
+        # The last of several rows with the same T: no lower rate is certain.
         above = bisect.bisect_right([t for _, t in self.thresholds], threshold)
         low, t_low = self.thresholds[above - 1] if above else (0.0, 0.0)
         high, t_high = self.thresholds[above] if above < len(self.thresholds) else (1.0, EVERYBODY)
@@ -99,7 +98,7 @@ class Calibration:
         return rate, rate
 
     def as_dict(self) -> dict[str, Any]:
-        """Values for JSON, as the store keeps them."""
+        """JSON values, as stored."""
         return {**dataclasses.asdict(self), **{name: [list(row) for row in getattr(self, name)] for name in _TABLES}}
 
     @classmethod
@@ -121,20 +120,19 @@ class Calibration:
 def wrong_joins(fmr: float, identities: IntArray, faces: IntArray | None = None) -> float:
     """Expected wrong joins per 1,000 photos of one face each: 1,000 times the mean of 1 - (1 - fmr)^n.
 
-    `identities` [k] are the n that a face was compared with; `faces` [k], not all 0, how many faces were compared with
-    so many (None: one each). Every face counts as one of somebody new, so this errs on the side of too many.
+    `identities` [k]: values of n, the number of identities that a face was compared with. `faces` [k], not all 0: the
+    number of faces with each n (None: one each). An overestimate: every face counts as a new person's.
     """
     return _PHOTOS * float(np.average(1.0 - (1.0 - fmr) ** identities, weights=faces))
 
 
 def rate_for(joins: float, identities: int) -> float:
-    """The inverse of `wrong_joins`: the false match rate with which so many of 1,000 photos are joined wrongly among
-    `identities`, at least one."""
+    """The inverse of `wrong_joins` for `identities` >= 1: the false match rate."""
     return float(1.0 - (1.0 - joins / _PHOTOS) ** (1.0 / identities))
 
 
 def is_number(value: object) -> bool:
-    # math.isfinite fails for an integer that is too large for a float.
+    # math.isfinite raises for too large integers.
     return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 
@@ -147,7 +145,7 @@ def _are_intervals(rows: tuple[tuple[float, ...], ...]) -> bool:
 
 
 def _is_table(rows: tuple[tuple[float, ...], ...]) -> bool:
-    """Whether these are pairs (rate, T), rates rising and T never falling."""
+    """Whether these are pairs (rate, T) with increasing rates and non-decreasing T."""
     if not _are_pairs(rows):
         return False
     rates, thresholds = [row[0] for row in rows], [row[1] for row in rows]

@@ -1,4 +1,4 @@
-"""Columns of an index: rows of several arrays, one after another, some of them in files."""
+"""Columns of an index: the concatenated rows of several arrays, some of them in files."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ Scalar_co = TypeVar("Scalar_co", bound=np.generic, covariant=True)
 
 
 class Rows(Protocol[Scalar_co]):
-    """The rows of one array, in memory or in a file. Reading them may raise StoreDamaged."""
+    """The n rows of an array in memory or in a file. Reading them may raise StoreDamaged."""
 
     @property
     def array(self) -> npt.NDArray[Scalar_co]:
-        """[n, ...] all of them, unchecked: for its shape and dtype."""
+        """[n, ...] all rows, not validated: only for shape and dtype."""
 
     def checked(self, start: int, stop: int) -> npt.NDArray[Scalar_co]:
-        """The rows start .. stop - 1. Copies none."""
+        """A view of the rows start .. stop - 1."""
 
     def at(self, rows: IntArray) -> npt.NDArray[Scalar_co]:
         """A copy of `rows` [m], each in [0, n)."""
@@ -32,7 +32,7 @@ class Rows(Protocol[Scalar_co]):
 
 @dataclass(frozen=True, eq=False)
 class MemoryRows(Generic[Scalar]):
-    """The rows of an array in memory, which need no check."""
+    """An array in memory; needs no validation."""
 
     array: npt.NDArray[Scalar]
 
@@ -45,10 +45,10 @@ class MemoryRows(Generic[Scalar]):
 
 @dataclass(frozen=True, eq=False)
 class Column(Generic[Scalar]):
-    """n consecutive rows of those of all `parts`, one part after another: position p is row `first` + p of them."""
+    """n consecutive rows of the concatenated `parts`: position p is row `first` + p."""
 
     parts: Sequence[Rows[Scalar]]
-    starts: IntArray  # [parts] how many rows are before each part
+    starts: IntArray  # [parts] first row of each part
     first: int
     length: int
 
@@ -56,7 +56,7 @@ class Column(Generic[Scalar]):
         return self.length
 
     def __getitem__(self, rows: slice) -> Column[Scalar]:
-        """The positions `rows` alone, in constant time."""
+        """The positions `rows`, in constant time."""
         start, stop, _ = rows.indices(self.length)
         return Column(self.parts, self.starts, self.first + start, max(0, stop - start))
 
@@ -65,7 +65,7 @@ class Column(Generic[Scalar]):
         return self.length, *self.parts[-1].array.shape[1:]
 
     def pieces(self, most: int | None = None) -> Iterator[slice]:
-        """All positions in ranges of one part each, and of at most `most`."""
+        """Splits all positions into ranges within one part, each of at most `most`."""
         ends = [*(self.starts[1:] - self.first).tolist(), self.length]
         start = 0
         for end in ends:
@@ -75,18 +75,18 @@ class Column(Generic[Scalar]):
                 start = stop
 
     def checked(self, start: int, stop: int) -> npt.NDArray[Scalar]:
-        """The rows of the positions start .. stop - 1, all of one part. Copies none."""
+        """A view of the rows at positions start .. stop - 1, all of one part."""
         first = self.first + start
         part = bisect_right(self.starts, first) - 1
         place = first - int(self.starts[part])
-        # No memmap: NumPy's arithmetic is slower with subclasses of its arrays.
+        # Not a memmap: NumPy's arithmetic is slower with subclasses.
         rows: npt.NDArray[Scalar] = np.asarray(self.parts[part].checked(place, place + stop - start))
         return rows
 
     def at(self, positions: IntArray) -> npt.NDArray[Scalar]:
         """A copy of the rows at `positions` [m], each in [0, n)."""
         rows = positions + self.first
-        if len(self.parts) == 1:  # or searches of few references would take a tenth longer
+        if len(self.parts) == 1:  # searches of few references would take a tenth longer
             return self.parts[0].at(rows)
         part_of = np.searchsorted(self.starts, rows, side="right") - 1
         gathered = np.empty((len(rows), *self.shape[1:]), dtype=self.parts[-1].array.dtype)
@@ -96,11 +96,11 @@ class Column(Generic[Scalar]):
         return gathered
 
     def whole(self) -> npt.NDArray[Scalar]:
-        """All rows in one array: a copy if they are of several parts."""
+        """All rows in one array: a copy if there are several parts."""
         pieces = [self.checked(piece.start, piece.stop) for piece in self.pieces()]
         return pieces[0] if len(pieces) == 1 else np.concatenate([self.parts[-1].array[:0], *pieces])
 
 
 def dead_between(dead: IntArray, start: int, end: int) -> IntArray:
-    """The positions of `dead`, ascending, from `start` to `end` - 1, counted from `start`."""
+    """The positions of `dead` (ascending) in [start, end), relative to `start`."""
     return dead[slice(*np.searchsorted(dead, (start, end)))] - start

@@ -1,4 +1,4 @@
-"""What `products` does, in torch: for references in the memory of a CUDA device, in this thread's stream."""
+"""`products` in torch, for references in the memory of a CUDA device; runs in the calling thread's stream."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _Found = TypeVar("_Found")
 
 
 class DeviceVectors:
-    """[n, d] float32 references in a device's memory. Methods as `products.HostVectors` has them."""
+    """[n, d] float32 references in a device's memory. Same interface as `products.HostVectors`."""
 
     def __init__(self, rows: torch.Tensor, device: str) -> None:
         self.rows = rows
@@ -29,17 +29,17 @@ class DeviceVectors:
 
     @classmethod
     def copied(cls, host: Column[np.float32], length: int, device: str) -> DeviceVectors:
-        """Room for as many rows as `host` has, with a copy of the first `length`. Raises what torch does."""
+        """Allocates as many rows as `host` has and copies the first `length`. Raises torch's errors."""
         vectors = cls(torch.empty(host.shape, dtype=torch.float32, device=device), device)
         for piece in host[:length].pieces():
             vectors.write(piece.start, host.checked(piece.start, piece.stop))
         return vectors
 
     def write(self, start: int, rows: FloatArray) -> None:
-        """Copies `rows` to the rows from `start` on."""
-        own = rows if rows.flags.writeable else rows.copy()  # torch warns of arrays that it must not write to
+        """Copies `rows` to row `start` onwards."""
+        own = rows if rows.flags.writeable else rows.copy()  # torch warns about read-only arrays
         self.rows[start : start + len(rows)].copy_(torch.from_numpy(own))
-        finish(str(self.rows.device))  # searches have streams of their own
+        finish(str(self.rows.device))  # searches use other streams
 
     def __getitem__(self, rows: slice) -> DeviceVectors:
         return DeviceVectors(self.rows[rows], self.device)
@@ -50,7 +50,7 @@ class DeviceVectors:
     @staticmethod
     def in_parts(search: Callable[[slice], _Found], queries: int) -> list[tuple[slice, _Found]]:
         parts = [slice(start, min(start + MOST_ROWS, queries)) for start in range(0, queries, MOST_ROWS)]
-        return [(part, search(part)) for part in parts]  # one after another: they are work for the same device
+        return [(part, search(part)) for part in parts]  # sequential: all use the same device
 
     def chunks(self, queries: FloatArray, dead: IntArray) -> Iterator[tuple[int, torch.Tensor]]:
         check_full_precision(self.rows.device)
@@ -94,10 +94,10 @@ class DeviceVectors:
 
 
 def check_full_precision(device: torch.device) -> None:
-    """Raises DeviceError where TF32 or bfloat16 would compute float32 products: `error_bound` does not hold for
-    them."""
+    """Raises DeviceError if torch would compute float32 products in TF32 or bfloat16, for which `error_bound` does not
+    hold."""
     backend = torch.backends.cuda if device.type == "cuda" else torch.backends.mkldnn
-    # Newer torch has a setting for each backend, which the global one also sets; older torch has only the global one.
+    # Newer torch has a setting per backend, which the global one sets too.
     setting = getattr(getattr(backend, "matmul", None), "fp32_precision", None)
     if setting is None:
         setting = "ieee" if torch.get_float32_matmul_precision() == "highest" else "reduced"

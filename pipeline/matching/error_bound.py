@@ -1,24 +1,23 @@
-"""Float32 matrix products as a filter: how large their error can be, and which candidates must be scored exactly.
+"""Float32 matrix products as a filter: their error bound, and which candidates need exact scores.
 
-Let s(a, b) be the exact function's value (`score.exact_dots`), p(a, b) a float32 product of the device, n the
-number of dimensions and u the unit roundoff of a format (2^-24 for float32, 2^-53 for float64).
+Let s(a, b) be the exact dot (`score.exact_dots`), p(a, b) the device's float32 product, n the dimension and u the unit
+roundoff of a format (2^-24 for float32, 2^-53 for float64).
 
-1. In any order of summation, with or without fused multiply-add, a dot product of n terms computed in a format
-   is within gamma_n sum|a_i b_i| <= gamma_n |a| |b| of the true one, gamma_n = n u / (1 - n u) (Higham,
-   Accuracy and Stability of Numerical Algorithms, 2002, section 3.1; the last step is Cauchy-Schwarz). So
-   |p - s| <= B = (gamma_n(2^-24) + gamma_n(2^-53)) |a| |b|, with measured norms. This holds for IEEE float32 only:
-   TF32 and bfloat16 products are refused (`device_products`). Underflow, even flushed to zero, adds less than
-   n 2^-125, which ROUNDING covers.
-2. The score is computed from s by correctly rounded, hence monotone, operations, except the power, whose
-   relative error is below 2 ulp. With v = (1 - s) / 2 in [0, 1], d = 2 v^(g/2). The error of the computed 2 - d of
-   one candidate is below 2^-48: if the true values of two candidates differ by 2^-46 or more, their scores differ
-   too, in the true order. d grows by at least 2 e^(g/2) when v grows by e if g >= 2 (d is convex
-   and d(0) = 0), and by at least g e if g < 2 (d is concave with slope g at v = 1). Solving for 2^-46 gives e. Values
-   of s that differ by at most TIES = 2 e may tie, or come in either order.
+1. In any order of summation, with or without fused multiply-add, a computed dot product is within
+   gamma_n sum|a_i b_i| <= gamma_n |a| |b| (Cauchy-Schwarz) of the true one, gamma_n = n u / (1 - n u) (Higham,
+   Accuracy and Stability of Numerical Algorithms, 2002, section 3.1). So
+   |p - s| <= B = (gamma_n(2^-24) + gamma_n(2^-53)) |a| |b|, with measured norms, for IEEE float32 only:
+   `device_products` refuses TF32 and bfloat16. Underflow, even flushed to zero, adds less than n 2^-125, which
+   ROUNDING covers.
+2. The score is computed from s by correctly rounded, hence monotone, operations, except the power, whose relative
+   error is below 2 ulp. With v = (1 - s) / 2 in [0, 1], d = 2 v^(g/2). The error of the computed 2 - d is below 2^-48:
+   candidates whose true values differ by 2^-46 or more have different scores, in the true order. If v grows by e, d
+   grows by at least 2 e^(g/2) if g >= 2 (d is convex and d(0) = 0), and by at least g e if g < 2 (d is concave with
+   slope g at v = 1). Solving for 2^-46 gives e: values of s within TIES = 2 e may tie or come in either order.
 3. All s >= 1 tie at d = 0 and all s <= -1 at d = 2, so values are clamped to [-1, 1] before comparing.
 
-Hence: if at least k candidates have p >= t, then their s >= t - B, and a candidate with p < cut(t) ranks
-strictly below all of them, where cut(t) = min(t - B, 1) - TIES - B, or -inf when min(t - B, 1) - TIES <= -1.
+Hence, if at least k candidates have p >= t, their s >= t - B, and a candidate with p < cut(t) ranks strictly below all
+of them: cut(t) = min(t - B, 1) - TIES - B, or -inf if min(t - B, 1) - TIES <= -1.
 """
 
 from __future__ import annotations
@@ -33,14 +32,14 @@ from pipeline.matching.calibration import Calibration
 from pipeline.matching.score import MAX_DISTANCE, score_denominator
 from pipeline.types import DoubleArray
 
-# Rounding of the cuts themselves to float32 (values below 2), and underflow.
+# Covers underflow and the rounding of the cuts (below 2) to float32.
 ROUNDING: Final = 2.0**-22
 _DISTINCT: Final = 2.0**-46
 
 
 @dataclass(frozen=True)
 class ProductFilter:
-    """What float32 products of vectors of `size` dimensions exclude; the product of two norms is at most `norms`."""
+    """Cuts for float32 products of vectors of `size` dimensions; `norms` bounds the product of two norms."""
 
     size: int
     norms: float
@@ -48,25 +47,25 @@ class ProductFilter:
 
     @property
     def bound(self) -> float:
-        """B: |float32 product - exact dot| at most."""
+        """B, the bound of |float32 product - exact dot|."""
         return (_gamma(self.size, 2.0**-24) + _gamma(self.size, 2.0**-53)) * self.norms
 
     @property
     def ties(self) -> float:
-        """TIES: exact dots that differ by more have different scores, in the same order."""
+        """TIES: exact dots that differ by more have scores in the same order."""
         g = self.calibration.exponent
         return 2.0 * ((_DISTINCT / 2.0) ** (2.0 / g) if g >= 2.0 else _DISTINCT / g)
 
     def cut(self, products: DoubleArray) -> DoubleArray:
-        """cut(t) for each t: candidates with a float32 product below it rank strictly lower."""
+        """cut(t) of each t: candidates with a lower float32 product rank strictly lower."""
         level = np.minimum(products - self.bound, 1.0) - self.ties
         return np.where(level <= -1.0 + ROUNDING, -np.inf, level - self.bound - ROUNDING)
 
     def match_cut(self, threshold: float) -> float:
-        """Candidates with a float32 product below it have a score below 1.0; -inf where none can be excluded."""
+        """The float32 product below which a score is below 1.0; -inf if none can be excluded."""
         if threshold == EVERYBODY:
             return -np.inf
-        # score = 1 at 2 - d = denominator; solved for s. The solution's own rounding is far below TIES.
+        # score = 1 at 2 - d = denominator, solved for s. The solution's rounding is far below TIES.
         half = (MAX_DISTANCE - score_denominator(threshold)) / 2.0
         dot = 1.0 - 2.0 * half ** (2.0 / self.calibration.exponent)
         level = dot - self.ties

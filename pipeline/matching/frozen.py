@@ -1,4 +1,4 @@
-"""Parts of an index that never change, such as the segments of a store: searched where they are, and not copied."""
+"""Immutable parts of an index, such as a store's segments: searched in place, not copied."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from pipeline.types import IntArray
 
 
 class FrozenPart(Protocol):
-    """n references that never change, such as a segment of a store, with what an index needs of them."""
+    """n immutable references, with the data an index needs."""
 
     def __len__(self) -> int: ...
 
     @property
     def vectors(self) -> Rows[np.float32]:
-        """[n, d] of norm 1."""
+        """[n, d] float32 of norm 1."""
 
     @property
     def order(self) -> Rows[np.int64]:
@@ -48,15 +48,15 @@ class FrozenPart(Protocol):
 
     @property
     def dead(self) -> IntArray:
-        """[t] the rows that are removed, ascending."""
+        """[t] the removed rows, ascending."""
 
     def image_rows(self, image_hash: str) -> Sequence[int]:
-        """The rows whose image has this hash, removed ones included."""
+        """The rows of the image with this hash, removed ones included."""
 
 
 @dataclass(frozen=True)
 class FrozenImages:
-    """Which references of a frozen part were made from an image. `start` is the position of its first row."""
+    """The `Images` of a frozen part whose first row is at position `start`."""
 
     part: FrozenPart
     start: int

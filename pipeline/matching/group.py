@@ -1,8 +1,7 @@
-"""Sequential threshold grouping, in blocks: the decisions of one face after another, at a matrix product's pace.
+"""Sequential threshold grouping in blocks: faces are decided one by one, at the speed of matrix products.
 
-A face is compared with the references of the index, the identities that earlier blocks of this batch inserted, and
-those that its own block inserted before it. The first two take matrix products of a block; only the last is sequential,
-on the block's own small matrix. Exact scores make every decision, so the block size changes nothing but the speed.
+A block is compared at once with the index and the identities of earlier blocks; only within a block are comparisons
+sequential. Exact scores decide, so the block size affects only the speed.
 """
 
 from __future__ import annotations
@@ -25,16 +24,16 @@ MAX_BLOCK_FACES: Final = 8192
 def group_faces(
     faces: FaceBatch, index: ReferenceIndex | IndexView, matcher: Matcher, block_faces: int = 1024
 ) -> Decisions:
-    """Decides, in order, which identity each of n faces is: a reference of `index`, or a face inserted before it.
+    """Decides, in order, the identity of each of n faces: a reference of `index`, or a face inserted before it.
 
-    A live reference of the same image and face (same hash, IoU >= 0.5; the earliest) is its identity, with d = 0 at any
-    threshold. Else the reference with the highest score (the earlier of equals), if that is >= 1.0. Else the face is
-    inserted as a new identity, if it is insertable.
+    The earliest live reference of the same image and face (same hash, IoU >= 0.5) is its identity, with d = 0 at any
+    threshold. Else it is the reference with the highest score >= 1.0 (the earlier of equals). Else an insertable face
+    becomes a new identity.
 
     The k-th inserted face, from 0, is at position len(index) + k. `index` does not change: the caller appends the
-    inserted faces, in order, when they are committed. Memory: the inserted vectors once or twice more, 6 block_faces^2
-    bytes, and 24 for each pair in a block that may match. `block_faces`, in [1, 8192], does not change the result.
-    Raises UsageError, EmbeddingInvalid, and DeviceError where float32 products are not float32.
+    inserted faces, in order, at their commit. Memory: 1-2 copies of the inserted vectors, 6 block_faces^2 bytes, and 24
+    bytes for each pair in a block that may match. `block_faces` is in [1, 8192]. Raises UsageError, EmbeddingInvalid,
+    and DeviceError if the device's float32 products have reduced precision.
     """
     if not 1 <= block_faces <= MAX_BLOCK_FACES:
         raise UsageError(message=f"A block has 1 to {MAX_BLOCK_FACES} faces, not {block_faces}.")
@@ -57,7 +56,7 @@ def group_faces(
 
 @dataclass(frozen=True)
 class _Pairs:
-    """Pairs of a block that may match: row r's partners are columns[starts[r] : starts[r + 1]], all before r."""
+    """Pairs of a block that may match: the partners of row r, all before r, are columns[starts[r] : starts[r + 1]]."""
 
     starts: list[int]
     columns: IntArray
@@ -76,7 +75,7 @@ class _Grouping:
         self._inserted_images = ImageLookup()  # by the whole batch so far
         self._insertable: list[bool] = faces.insertable.tolist()
         self._boxes: list[list[float]] = faces.boxes.tolist()
-        self._count = 0  # inserted so far
+        self._count = 0
         self._position = np.full(len(faces), -1, dtype=np.int64)
         self._inserted = np.zeros(len(faces), dtype=np.bool_)
         self._distance = np.full(len(faces), np.nan)
@@ -85,7 +84,7 @@ class _Grouping:
         return Decisions(self._position, self._inserted, self._matcher.scores(self._distance))
 
     def decide(self, start: int, end: int) -> None:
-        """Decides the faces start .. end - 1, after all faces before them."""
+        """Decides the faces start .. end - 1; all before them are decided."""
         vectors = self._faces.embeddings[start:end]
         earlier = self._earlier(vectors)
         pairs = self._pairs(vectors, self._faces.insertable[start:end] & (earlier.positions[:, 0] < 0))
@@ -109,7 +108,7 @@ class _Grouping:
         return self._inserted_images.find(hashes, box) if position is None else position
 
     def _insert(self, face: int) -> None:
-        """Makes the face an identity if it is insertable."""
+        """Makes the face a new identity if it is insertable."""
         if not self._insertable[face]:
             return
         position = len(self._view) + self._count
@@ -118,7 +117,7 @@ class _Grouping:
         self._count += 1
 
     def _earlier(self, vectors: FloatArray) -> Nearest:
-        """The best match of each face among the identities before its block, one column."""
+        """The best match of each face among the identities before its block: one column."""
         stored = self._matcher.nearest(self._view, vectors, 1, matching=True)
         new = self._matcher.nearest(self._inserted_before, vectors, 1, matching=True)
         # The index is older than this batch, so it wins ties.
@@ -131,7 +130,7 @@ class _Grouping:
 
     def _pairs(self, vectors: FloatArray, may_be_inserted: BoolArray) -> _Pairs:
         """The pairs (face, earlier face that may be inserted) whose score may reach 1.0."""
-        # Most requests show one face; an empty product would cost them as much as all the rest without the search.
+        # Most requests have one face; an empty product costs as much as everything else but the search.
         if len(vectors) == 1:
             return _Pairs([0, 0], np.empty(0, np.int64), np.empty(0))
         partners = np.flatnonzero(may_be_inserted)
@@ -141,7 +140,8 @@ class _Grouping:
         return _Pairs(starts.tolist(), partners[columns], values.astype(np.float64))
 
     def _within(self, row: int, start: int, earlier: Nearest, pairs: _Pairs) -> tuple[int, float]:
-        """The best match of a face among the earlier identities and those inserted in its block before it."""
+        """Position and distance of a face's best match among `earlier` and the faces inserted before it in its
+        block."""
         before_block = int(earlier.positions[row, 0]), float(earlier.distances[row, 0])
         part = slice(pairs.starts[row], pairs.starts[row + 1])
         columns, products = pairs.columns[part], pairs.products[part]
@@ -154,13 +154,13 @@ class _Grouping:
         face = np.broadcast_to(self._faces.embeddings[start + row], embeddings.shape)
         distances = self._matcher.distances(face, embeddings)
         ranks = self._matcher.ranks(distances)
-        best = int(ranks.argmax())  # the first of equals: the earliest
+        best = int(ranks.argmax())  # of equals the earliest
         if ranks[best] <= earlier.ranks[row, 0] or not self._matcher.matches(distances[best : best + 1])[0]:
             return before_block
         return int(self._position[start + columns[best]]), float(distances[best])
 
     def _keep_inserted(self, start: int, end: int) -> None:
-        """Shows the identities of this block to the next ones; `_inserted_images` has their images already."""
+        """Adds this block's identities for later blocks; `_inserted_images` has their images already."""
         faces = start + np.flatnonzero(self._inserted[start:end])
         vectors, boxes = self._faces.embeddings[faces], self._faces.boxes[faces]
         self._inserted_before.append(vectors, self._position[faces], [()] * len(faces), boxes)

@@ -1,4 +1,4 @@
-"""The identical-image rule: which references were made from an image, and from the same face in it."""
+"""The identical-image rule: references made from the same image and the same face in it."""
 
 from __future__ import annotations
 
@@ -11,38 +11,35 @@ Entry: TypeAlias = tuple[int, int, Sequence[float]]  # of a reference: order, po
 
 
 class Images(Protocol):
-    """Says which references were made from an image."""
+    """Looks up references by image."""
 
     def entries(self, image_hash: str) -> Iterable[Entry]:
-        """The references that were made from the image with this hash, removed ones included."""
+        """The references made from the image with this hash, removed ones included."""
 
 
 class ImageLookup:
-    """The references in memory that were made from each image. One thread may add while others find.
-
-    Takes about 0.3 KB of host memory per hash.
-    """
+    """The references in memory by image hash: about 0.3 KB each. One thread may add while others find."""
 
     def __init__(self) -> None:
         self._by_hash: dict[str, list[Entry]] = {}
 
     def add(self, order: int, position: int, hashes: Iterable[str], box: Sequence[float]) -> None:
-        """Makes the reference at `position` findable by each of `hashes`; `box` is xyxy in pixels."""
+        """Adds the reference at `position` under each of `hashes`; `box` is xyxy in pixels."""
         entry = (order, position, box)
         for image_hash in hashes:
-            # Lists only grow, so a thread that iterates over one meanwhile misses at most the new entry.
+            # Lists only grow: a thread iterating over one meanwhile misses at most the new entry.
             self._by_hash.setdefault(image_hash, []).append(entry)
 
     def entries(self, image_hash: str) -> Iterable[Entry]:
         return self._by_hash.get(image_hash, ())
 
     def find(self, hashes: Collection[str], box: Sequence[float]) -> int | None:
-        """The position of the reference of lowest order with one of `hashes` and IoU >= 0.5 with `box`, or None."""
+        """The position of the lowest-order reference with one of `hashes` and IoU >= 0.5 with `box`, or None."""
         found = same_faces([self], hashes, box)
         return min(found)[1] if found else None
 
     def moved(self, positions: Mapping[int, int]) -> ImageLookup:
-        """A copy in which the reference at p is at positions[p], and is missing if p is."""
+        """A copy with each position p replaced by positions[p]; references at other positions are left out."""
         copy = ImageLookup()
         for image_hash, entries in self._by_hash.items():
             kept = [(order, positions[place], box) for order, place, box in entries if place in positions]

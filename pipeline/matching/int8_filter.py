@@ -1,26 +1,26 @@
-"""An int8 copy of the references as a filter for few queries: a quarter of the bytes of a float32 scan.
+"""An int8 copy of the references as a filter for few queries: it reads a quarter of the bytes of a float32 scan, which
+is what such a search spends its time on.
 
-A search of few queries spends its time on reading the references. Each row r of d numbers is kept as codes c in
-[-127, 127]^d, a scale a and the measured length E of the remainder; a query q gets codes h of 16 bits:
+A row r of d numbers is stored as codes c in [-127, 127]^d, a scale a and the measured norm E of the remainder; a query
+q as 16-bit codes h:
 
     r = a c + e   with |e| <= E, and   q = b h + f   with |f| <= F,   |.| the L2 norm
 
-1. r.q = ab (c.h) + a c.f + e.q, where |a c| <= |r| + E, so by Cauchy-Schwarz
+1. r.q = ab (c.h) + a c.f + e.q, and |a c| <= |r| + E, so by Cauchy-Schwarz
    |r.q - ab (c.h)| <= W = E (|q| + F) + F |r|.
-   E and F are measured, not derived, so this holds for every vector, however uneven.
-2. c.h is computed exactly: |h_i| <= (2^31 - 1) / (127 d), so no partial sum leaves an int32.
-3. The exact score's dot s (`score.exact_dots`) is within gamma_d(2^-53) |r| |q| of r.q (see `error_bound`), which is
-   less than 2^-32 for d <= 2^20 and norms of 1 +- 1e-3. E and F carry a factor 1 + 2^-20 for the rounding of their
-   own sums and roots, and of E to float32. There remain the float64 roundings of b h, a b (c.h) and W, a few units
-   of 2^-52 each, and underflow, below 2^-100. SLACK = 2^-30, added to W, covers them all.
+   E and F are measured, so this holds for every vector.
+2. c.h is exact: |h_i| <= (2^31 - 1) / (127 d), so no partial sum overflows an int32.
+3. The exact score's dot s (`score.exact_dots`) is within gamma_d(2^-53) |r| |q| of r.q (see `error_bound`): less than
+   2^-32 for d <= 2^20 and norms of 1 +- 1e-3. E and F carry a factor 1 + 2^-20 for the rounding of their own sums and
+   roots, and of E to float32. SLACK = 2^-30, added to W, covers |s - r.q|, the float64 roundings of b h, a b (c.h) and
+   W (a few units of 2^-52 each), and underflow (below 2^-100).
 
-So s lies in [low, high] = ab (c.h) -+ (W + SLACK). If k live rows have low >= t, the k-th best has s >= t, and a
-row with high < min(t, 1) - TIES ranks strictly below k others (points 2 and 3 of `error_bound`), unless that limit is
--1 or less. All others are candidates: float32 products and then exact scores decide among them, as in any search.
+So s lies in [low, high] = ab (c.h) -+ (W + SLACK). If k live rows have low >= t, the k-th best has s >= t. A row with
+high < min(t, 1) - TIES ranks strictly below k others (points 2 and 3 of `error_bound`), unless that limit is -1 or
+less. All other rows are candidates for float32 products and exact scores.
 
-The scan is a compiled loop over ranges of rows, without the interpreter's lock: any number of threads may search at
-once. It needs numba. Without it, or if too many candidates remain for a gain, the caller searches the float32 vectors
-instead.
+The scan is compiled (numba) and runs without the interpreter's lock, so threads may search at the same time. Without
+numba, or with too many candidates for a gain, the caller searches the float32 vectors.
 """
 
 from __future__ import annotations
@@ -43,18 +43,17 @@ MAX_DIMENSIONS: Final = 2**20  # of point 3
 _SLACK: Final = 2.0**-30
 _MEASURED: Final = 1.0 + 2.0**-20
 _LEAST: Final = -1.0 + ROUNDING  # lower dots tie at d = 2
-# A search that leaves more candidates than this share of the rows is no faster than a float32 scan.
+# With more candidates than one row in _SHARE, a search is no faster than a float32 scan.
 _SHARE: Final = 8
 _LEAST_ROOM: Final = 1024
-# Codes worth a thread of their own: half a millisecond, ten times the cost of handing them over.
+# Codes per thread: half a millisecond of work, ten times the cost of the hand-over.
 _PART_CODES: Final = 2**24
 _Scalar = TypeVar("_Scalar", bound=np.generic)
 
 
 @if_compiled
 def load_kernels() -> ModuleType:
-    """The loops of this filter: about two seconds the first time on a machine, then half a second, most of it numba's
-    own start."""
+    """Imports `int8_kernels`: about 2 s the first time on a machine, then 0.5 s, mostly numba's start."""
     from pipeline.matching import int8_kernels
 
     return int8_kernels
@@ -77,20 +76,20 @@ class Codes:
 
     @classmethod
     def empty(cls, rows: int, size: int) -> Codes:
-        """Room for `rows` rows of `size` numbers."""
+        """Uninitialised, for `rows` rows of `size` numbers."""
         return cls(np.empty((rows, size), np.int8), np.empty(rows, np.float32), np.empty(rows, np.float32))
 
     def __getitem__(self, rows: slice) -> Codes:
-        """A view of consecutive rows."""
+        """A view."""
         return Codes(self.codes[rows], self.scales[rows], self.errors[rows])
 
     def grown(self, capacity: int, length: int) -> Codes:
-        """A copy of the first `length` rows with room for `capacity`."""
+        """As the function `grown`."""
         codes, scales, errors = self.codes, self.scales, self.errors
         return Codes(grown(codes, capacity, length), grown(scales, capacity, length), grown(errors, capacity, length))
 
     def put(self, start: int, vectors: FloatArray) -> None:
-        """Fills rows from `start` on with `vectors` [m, d], finite and not zero."""
+        """Quantizes `vectors` [m, d], finite and not zero, into the rows from `start`."""
         from pipeline.matching import int8_kernels
 
         part = self[start : start + len(vectors)]
@@ -109,21 +108,21 @@ class CodeColumns:
         return len(self.codes)
 
     def __getitem__(self, rows: slice) -> CodeColumns:
-        """Consecutive rows, in constant time."""
+        """A view, in constant time."""
         return CodeColumns(self.codes[rows], self.scales[rows], self.errors[rows])
 
     def checked(self, start: int, stop: int) -> Codes:
-        """The rows start .. stop - 1, all of one part. Copies none."""
+        """A view of the rows start .. stop - 1, all of one part."""
         codes, scales = self.codes.checked(start, stop), self.scales.checked(start, stop)
         return Codes(codes, scales, self.errors.checked(start, stop))
 
 
 class _Queries(NamedTuple):
-    """m queries as codes, with the factors that turn a row's scale and error into its interval."""
+    """m queries as codes, with the factors of a row's interval."""
 
     codes: npt.NDArray[np.int16]  # [m, d]: h
     units: DoubleArray  # [m]: b
-    slopes: DoubleArray  # [m]: |q| + F, times E in W
+    slopes: DoubleArray  # [m]: |q| + F, the factor of E in W
     offsets: DoubleArray  # [m]: F |r| + SLACK
 
 
@@ -131,7 +130,7 @@ class _Queries(NamedTuple):
 class _Scan:
     """The candidates in a range of rows."""
 
-    complete: bool  # False: there was no room for all of them
+    complete: bool  # False: there were too many
     lows: DoubleArray  # [m, k] the largest lower bounds
     rows: IntArray  # [m, capacity] the candidates
     highs: DoubleArray  # [m, capacity] their upper bounds
@@ -141,14 +140,14 @@ class _Scan:
 def candidates(
     codes: CodeColumns, dead: IntArray, queries: FloatArray, k: int, max_norm: float, ties: float, floor: float
 ) -> list[IntArray] | None:
-    """The live rows that may be among the k best of each of m queries [m, d] (norm 1): positions [c] for each.
+    """The positions [c] of the live rows that may be among the k best, for each of m queries [m, d] (norm 1).
 
-    `max_norm` bounds the rows' norms; exact dots that differ by more than `ties` don't tie; rows whose exact dot is
-    below `floor` need not be among them. None where there are so many candidates that the filter is no gain.
+    `max_norm` bounds the rows' norms; `ties` is TIES; rows with an exact dot below `floor` may be left out. None if too
+    many candidates remain for the filter to be a gain.
     """
     coded = _quantized(queries, max_norm)
     parts = even_parts(len(codes), len(codes) * queries.shape[1] // _PART_CODES)
-    # Not behind the detection of whole batches, which takes a second on a CPU.
+    # Not in the default pool, behind batch detection, which takes a second on a CPU.
     scans = over_threads(lambda rows: _scan(codes, dead, rows, coded, k, ties, floor), parts, pool="search")
     if not all(scan.complete for scan in scans):
         return None
@@ -168,7 +167,7 @@ def _quantized(queries: FloatArray, max_norm: float) -> _Queries:
 def _scan(
     codes: CodeColumns, dead: IntArray, rows: slice, queries: _Queries, k: int, ties: float, floor: float
 ) -> _Scan:
-    """Scans `rows`, one part of the columns after another. Lower bounds of earlier parts exclude rows of later ones."""
+    """Scans `rows` part by part; the lower bounds of earlier parts exclude rows of later ones."""
     from pipeline.matching import int8_kernels
 
     count = len(queries.codes)
@@ -188,7 +187,7 @@ def _scan(
 
 
 def _merged(scans: list[_Scan], row: int, k: int, ties: float, floor: float) -> IntArray:
-    """The candidates of one query that the lower bounds of all ranges together leave."""
+    """The candidates of one query that the lower bounds of all scans leave."""
     rows = np.concatenate([scan.rows[row, : scan.counts[row]] for scan in scans])
     highs = np.concatenate([scan.highs[row, : scan.counts[row]] for scan in scans])
     lows = np.concatenate([scan.lows[row] for scan in scans])

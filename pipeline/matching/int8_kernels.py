@@ -1,8 +1,8 @@
-"""The compiled loops of `int8_filter`, which holds their proof. They run without the interpreter's lock. Importing this
-module needs numba, and compiles the loops or loads what an earlier process compiled.
+"""The compiled loops of `int8_filter` (which has the proof). They run without the interpreter's lock. Importing needs
+numba; it compiles the loops or loads them from numba's cache.
 
-Signatures are fixed so that nothing compiles during a search. Reductions are plain loops: LLVM turns the integer one
-into vector instructions, because the order of integer sums does not matter, and leaves the float64 ones alone.
+Fixed signatures keep compilation out of searches. Reductions are plain loops: LLVM vectorises the integer one, whose
+order does not matter, and leaves the float64 ones alone.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 
 from pipeline.runtime.compiled import compiled
 
-_TILE_ROWS: Final = 64  # their codes stay in the first cache for all queries
+_TILE_ROWS: Final = 64  # their codes stay in the L1 cache for all queries
 
 
 @compiled("void(Array(f4, 2, 'C', readonly=True), i1[:,::1], f4[::1], f4[::1])")
@@ -35,7 +35,7 @@ def quantize(vectors: Any, codes: Any, scales: Any, errors: Any) -> None:
 
 @compiled()
 def _raise_lowest(heap: Any, value: float) -> None:
-    """Puts `value` in the place of the least element of a binary min-heap."""
+    """Replaces the smallest element of a binary min-heap."""
     place, size = 0, len(heap)
     while 2 * place + 1 < size:
         child = 2 * place + 1
@@ -50,7 +50,7 @@ def _raise_lowest(heap: Any, value: float) -> None:
 
 @compiled()
 def _keep_possible(candidates: Any, highs: Any, cut: float) -> int:
-    """Moves the candidates that `cut` leaves to the front; returns their number."""
+    """Moves the candidates with a high >= `cut` to the front; returns their number."""
     kept = 0
     for i in range(len(candidates)):
         if highs[i] >= cut:
@@ -82,12 +82,12 @@ def scan(
     highs: Any,
     counts: Any,
 ) -> bool:
-    """The rows that may be among the best k of each of m queries, in one pass over the codes; those at the positions
-    `dead`, ascending, are not. Row r is at position `first` + r.
+    """Finds the rows that may be among the best k of each of m queries, except the positions `dead` (ascending). Row r
+    is at position `first` + r.
 
-    `lows` [m, k] become the k largest lower bounds, `candidates` [m, capacity] the positions, `highs` [m, capacity]
-    their upper bounds and `counts` [m] their number. Before the first pass `lows` are -inf and `counts` 0; a pass over
-    further rows adds to them. Returns False if there is no room for all.
+    Updates `lows` [m, k], the k largest lower bounds; `candidates` [m, capacity], positions; `highs` [m, capacity],
+    their upper bounds; and `counts` [m]. Before the first call `lows` are -inf and `counts` 0; later calls add further
+    rows. Returns False if there are too many candidates.
     """
     dead_from = np.searchsorted(dead, first)
     for tile in range(0, codes.shape[0], _TILE_ROWS):
@@ -104,7 +104,7 @@ def scan(
                     continue
                 product = np.int32(0)
                 for i in range(codes.shape[1]):
-                    # Back to 32 bits at every step, or it would be a sum of 64-bit numbers.
+                    # Cast at every step, or numba sums in 64 bits.
                     product = np.int32(product + np.int32(np.int32(codes[row, i]) * np.int32(queries[m, i])))
                 value = product * (scales[row] * units[m])
                 width = errors[row] * slopes[m] + offsets[m]

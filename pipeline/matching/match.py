@@ -1,9 +1,8 @@
 """Exact search: the references that score highest against a face.
 
-Float32 matrix products (`products`) only filter, and for few queries an int8 copy (`int8_filter`) before them.
-Candidates that they cannot exclude (`error_bound.ProductFilter`) are scored by the exact function on the host, and ties
-go to the lower order number. So the answer depends neither on the device nor on batch or chunk sizes. The
-identical-image rule comes before any search: `IndexView.find_identical`.
+Float32 products, and for few queries an int8 copy before them, only filter (`error_bound`, `int8_filter`). The
+remaining candidates get exact scores on the host; ties go to the lower order number. So the answer does not depend on
+the device, batch or chunk size. Callers apply `IndexView.find_identical` first.
 """
 
 from __future__ import annotations
@@ -26,55 +25,55 @@ if TYPE_CHECKING:
     from pipeline.matching.device_products import DeviceVectors
     from pipeline.matching.products import HostVectors
 
-# The int8 copy answers at most _FEW queries faster than a matrix product, and one for every _FEW_ROWS references.
+# The int8 copy is faster than a matrix product for up to _FEW queries, and 2 plus one per _FEW_ROWS references.
 _FEW: Final = 16
 _FEW_ROWS: Final = 256
-# Candidates gathered for exact scoring at once: 16 MB at 512 dimensions.
+# Pairs scored at once: 16 MB at 512 dimensions.
 _PAIRS: Final = 4096
-# Candidates that a thread keeps before they are scored: 24 MB. Only archives of near-copies reach it.
+# Unscored candidates that a thread keeps: 24 MB. Only archives of near-copies reach it.
 _PENDING: Final = 2**20
-# References whose largest product is looked at before any of them.
+# References per cell (see `Shortlist`).
 _CELL: Final = 512
 
 
 @dataclass(frozen=True)
 class Nearest:
-    """The k nearest references of m queries, nearest first; -1, NaN and -inf where there are fewer."""
+    """The k nearest references of m queries, nearest first, padded with -1, NaN and -inf."""
 
     positions: IntArray  # [m, k] in the index
     distances: DoubleArray  # [m, k] contract distance
-    ranks: DoubleArray  # [m, k] their order, higher first (`Matcher.ranks`)
+    ranks: DoubleArray  # [m, k] as `Matcher.ranks`
 
 
 class Matcher:
-    """Scores and searches with one calibration and one threshold T in [0, 3.99] or 4. Raises BadValue for another T."""
+    """Scores and searches with one calibration and threshold. Raises BadValue unless T is in [0, 3.99] or 4."""
 
     def __init__(self, calibration: Calibration, threshold: float) -> None:
         self.calibration = calibration
         self.threshold = check_threshold(threshold)
 
     def distances(self, a: FloatArray, b: FloatArray) -> DoubleArray:
-        """[n] contract distances of the rows of `a` and `b`, both [n, d] float32."""
+        """Row-wise contract distances [n] of `a` and `b`, both [n, d] float32."""
         return contract_distance(exact_dots(a, b), self.calibration)
 
     def scores(self, distances: DoubleArray) -> DoubleArray:
-        """The similarityScore of each contract distance; NaN stays NaN."""
+        """As `similarity_score`."""
         return similarity_score(distances, self.threshold)
 
     def ranks(self, distances: DoubleArray) -> DoubleArray:
-        """The order of candidates, higher first: the score, but -d at T = 4, where scores are levelled."""
+        """The sort key of candidates, higher first: the score; -d at T = 4, where scores are clamped."""
         return -distances if self.threshold == EVERYBODY else self.scores(distances)
 
     def matches(self, distances: DoubleArray) -> BoolArray:
-        """Which contract distances are a match: score >= 1.0; NaN is none. At T = 0 none is, not even 0: there only an
-        identical image matches (contract, 4.1 and 4.2 rule 5), which no distance decides."""
+        """Whether each contract distance is a match: score >= 1.0, not NaN. At T = 0 none is, not even 0: only
+        identical images match (contract, 4.1 and 4.2 rule 5)."""
         return np.asarray((self.scores(distances) >= 1.0) & (self.threshold > 0))
 
     def top_k(self, index: ReferenceIndex | IndexView, queries: FloatArray, k: int) -> tuple[IntArray, DoubleArray]:
         """The k best references of each query [m, d] (norm 1): positions and scores [m, min(k, len(index))].
 
-        Exact: highest score first, equal scores by order number; -1 and NaN where fewer are alive. Raises UsageError
-        for k < 1, EmbeddingInvalid, and DeviceError where the device's float32 products are not float32.
+        Highest score first, equal scores by order number; padded with -1 and NaN. Raises UsageError for k < 1,
+        EmbeddingInvalid, and DeviceError if the device's float32 products have reduced precision.
         """
         if k < 1:
             raise UsageError(message=f"The number of references to find must be at least 1, not {k}.")
@@ -85,8 +84,7 @@ class Matcher:
     def nearest(
         self, index: ReferenceIndex | IndexView, queries: FloatArray, k: int, *, matching: bool = False
     ) -> Nearest:
-        """As `top_k`, padded to k columns. `matching` leaves out references that don't match, which is cheaper: most
-        queries of a new archive then have no candidate."""
+        """As `top_k`, but always k columns. `matching` leaves out references that do not match, which is faster."""
         return with_room(lambda view: self._nearest(view, queries, k, matching=matching), index.view())
 
     def _nearest(self, view: IndexView, queries: FloatArray, k: int, *, matching: bool) -> Nearest:
@@ -123,7 +121,7 @@ class Matcher:
         return shortlist.best
 
     def _score(self, view: IndexView, queries: FloatArray, shortlist: Shortlist) -> None:
-        """Scores the candidates that are pending."""
+        """Scores the pending candidates."""
         if not shortlist.count:
             return
         rows, positions = shortlist.take()
@@ -134,7 +132,7 @@ class Matcher:
         shortlist.keep(Scored(rows, positions, view.orders_at(positions), distances, self.ranks(distances)))
 
     def _offer_few(self, view: IndexView, queries: FloatArray, shortlist: Shortlist) -> bool:
-        """Offers what the int8 copy cannot exclude. False: the copy is no gain here, and nothing was offered."""
+        """Offers the candidates of the int8 copy. Returns False, offering none, if it would be no gain."""
         if view.codes is None or len(queries) > min(_FEW, 2 + len(view) // _FEW_ROWS):
             return False
         products = shortlist.products
@@ -163,23 +161,22 @@ class Scored(NamedTuple):
     ranks: DoubleArray  # [c] higher is better
 
     def columns(self) -> IntArray:
-        """The place of each in its row, if they are sorted by row: [c], from 0."""
+        """The index [c] of each within its row, from 0. Requires sorting by row."""
         return np.arange(len(self.rows)) - np.searchsorted(self.rows, self.rows)
 
 
 class Shortlist:
     """The best k references of `rows` queries, from chunks of float32 products.
 
-    `add` looks at the largest product of each cell of references first, so that cells which cannot enter cost no more.
-    It keeps candidates that `products.cut` cannot exclude and that are not below `floor`; products of -inf are no
-    candidates. The caller scores what it can `take`, and gives it back to `keep`.
+    `add` checks the largest product of each cell of references first, to skip most cells. Candidates are not excluded
+    by `products.cut`, >= `floor` and not -inf. The caller must `take` them, score them and pass them to `keep`.
     """
 
     def __init__(
         self, rows: int, k: int, products: ProductFilter, floor: float, vectors: HostVectors | DeviceVectors
     ) -> None:
-        """`vectors`: what the chunks of products are of."""
-        # Sorted by row and, within a row, best first.
+        """`vectors`: those of the products."""
+        # Sorted by row, best first.
         self.best = Scored._make(np.empty(0, dtype=t) for t in (np.int64, np.int64, np.int64, float, float))
         self.k = k
         self.products = products
@@ -192,7 +189,7 @@ class Shortlist:
     def add(self, offset: int, products: Any) -> None:
         """Takes the float32 products [rows, c] of the references at positions offset .. offset + c - 1."""
         rows, count = products.shape
-        # At least four cells for each of k candidates: then their maxima give nearly the k largest products.
+        # At least 4 k cells: then their maxima are nearly the k largest products.
         width = max(1, min(_CELL, count // (4 * self.k)))
         end = count - count % width
         self._add_cells(offset, products[:, :end].reshape(rows, end // width, width))
@@ -200,15 +197,15 @@ class Shortlist:
             self._add_cells(offset + end, products[:, None, end:])
 
     def offer(self, row: int, positions: IntArray, products: FloatArray) -> None:
-        """Takes candidates of one row with their float32 products: at least all that may be among its best."""
+        """Adds candidates of one row: at least all that may be among its best."""
         self._top[row] = _largest(np.concatenate([self._top[row], products]), self.k)
         self._pending.append((np.full(len(positions), row), positions, products))
         self.count += len(positions)
 
     def _add_cells(self, offset: int, cells: Any) -> None:
-        """Takes products [rows, n, width]; looks only into cells whose largest product may enter."""
+        """Adds products [rows, n, width]; reads only cells whose largest product passes the cut."""
         highest = self._vectors.maxima(cells)
-        # The maxima are of disjoint sets of candidates: at least k products reach the k-th largest.
+        # Cells are disjoint, so at least k products reach the k-th largest maximum.
         self._top = _largest(np.concatenate([self._top, highest], axis=1), self.k)
         cuts = self._cuts()
         row, cell = np.nonzero(highest >= cuts[:, None])
@@ -219,19 +216,19 @@ class Shortlist:
         self.count += len(values)
 
     def _cuts(self) -> FloatArray:
-        """[rows] float32: products below are out."""
+        """[rows] float32: lower products are excluded."""
         kth = self._top.min(axis=1).astype(np.float64)
         return np.maximum(self.products.cut(kth), self.floor).astype(np.float32)
 
     def take(self) -> tuple[IntArray, IntArray]:
-        """Rows and positions of the pending candidates that are not excluded by now; none is pending any more."""
+        """Removes the pending candidates; returns rows and positions of those not excluded by now."""
         rows, positions, values = (np.concatenate(parts) for parts in zip(*self._pending, strict=True))
         self._pending, self.count = [], 0
         keep = values >= self._cuts()[rows]
         return rows[keep], positions[keep]
 
     def keep(self, scored: Scored) -> None:
-        """Takes candidates with their scores, and keeps the best k of each row."""
+        """Merges scored candidates into the best k of each row."""
         both = Scored._make(np.concatenate(pair) for pair in zip(self.best, scored, strict=True))
         sort = np.lexsort((both.positions, both.orders, -both.ranks, both.rows))
         ranked = Scored._make(column[sort] for column in both)

@@ -1,7 +1,4 @@
-"""Float32 products of faces with references, on the host in NumPy. `device_products` makes them on a CUDA device.
-
-A search looks at products in chunks of references, and in a chunk first at the largest product of each cell.
-"""
+"""Float32 products of faces with references on the host, in NumPy; `device_products` does the same on CUDA."""
 
 from __future__ import annotations
 
@@ -15,11 +12,11 @@ from pipeline.runtime.device import HOST
 from pipeline.runtime.threads import over_threads, single_threaded_blas, split, threads_here
 from pipeline.types import FloatArray, IntArray
 
-# A product takes at least _CHUNK references, and more for few queries: up to _ELEMENTS elements, 2 MB that stay in a
-# core's cache until the row maximum is known.
+# References per product: at least _CHUNK; with few queries more, up to _ELEMENTS products (2 MB, so that they are still
+# in a core's cache when the row maximum is taken).
 _CHUNK: Final = 1024
 _ELEMENTS: Final = 2**19
-# With fewer queries to a thread, reading the references takes longer than multiplying them.
+# With fewer queries per thread, reading the references takes longer than multiplying.
 _LEAST_ROWS: Final = 64
 MOST_ROWS: Final = 1024
 _Found = TypeVar("_Found")
@@ -37,20 +34,20 @@ class HostVectors:
         return HostVectors(self.rows[rows])
 
     def on_host(self) -> FloatArray:
-        """[n, d], a copy if they are of several parts."""
+        """[n, d], a copy if there are several parts."""
         return self.rows.whole()
 
     @staticmethod
     def in_parts(search: Callable[[slice], _Found], queries: int) -> list[tuple[slice, _Found]]:
-        """`queries` queries in parts of at most MOST_ROWS, with what `search` finds for each, on several threads."""
+        """Splits `queries` queries into parts of at most MOST_ROWS and runs `search` on each, in several threads."""
         number = max(-(-queries // MOST_ROWS), min(threads_here(), queries // _LEAST_ROWS))
         parts = split(queries, number)
-        with single_threaded_blas():  # its own threads would be more than ours, of normal priority, and wait busily
+        with single_threaded_blas():  # BLAS threads would add to ours, at normal priority, and busy-wait
             return list(zip(parts, over_threads(search, parts, pool="products"), strict=True))
 
     def chunks(self, queries: FloatArray, dead: IntArray) -> Iterator[tuple[int, FloatArray]]:
-        """Products of `queries` [m, d] with chunks of the references: (first position, [m, chunk]) in a buffer that a
-        later chunk overwrites; -inf for those at the positions `dead`, ascending."""
+        """Products of `queries` [m, d] with chunks of the references: (first position, [m, chunk]). They are -inf at
+        the positions `dead` (ascending). Later chunks overwrite the buffer."""
         rows, count = len(queries), len(self.rows)
         chunk, threads = max(_CHUNK, _ELEMENTS // rows), threads_here()
 
@@ -76,15 +73,15 @@ class HostVectors:
     def reaching(
         cells: FloatArray, row: IntArray, cell: IntArray, limits: FloatArray
     ) -> tuple[IntArray, IntArray, FloatArray]:
-        """The products of c cells of [rows, n, width] that reach the cell's limit [c]: which of the c, the place in
-        the cell, and the value."""
+        """The products >= `limits` [c] in c cells of [rows, n, width]: cell number in [0, c), index in the cell,
+        value."""
         chosen = cells[row, cell]
         which, place = np.nonzero(chosen >= limits[:, None])
         return which, place, chosen[which, place]
 
     def pairs(self, vectors: FloatArray, partners: IntArray, cut: float) -> tuple[IntArray, IntArray, FloatArray]:
-        """Products of `vectors` [m, d] with those of them at `partners` [p], ascending, that come before them and
-        reach `cut`: the row, the index in `partners` and the value, in the order of rows."""
+        """Products >= `cut` of each row of `vectors` [m, d] with earlier rows at `partners` [p] (ascending): the row,
+        the index in `partners` and the value, ordered by row."""
 
         def of_rows(part: slice) -> tuple[IntArray, IntArray, FloatArray]:
             products = vectors[part] @ vectors[partners].T

@@ -1,8 +1,7 @@
-"""The references of one directory, which search and grouping compare faces with.
+"""The index of a directory's references: the rows of frozen parts and of a growing tail in memory.
 
-They are rows of frozen parts, which stay where they are, and of a tail in memory, which grows. Rows are only appended,
-and removed rows are only marked as dead. So a snapshot is a length, a list of dead rows and the arrays of the moment:
-readers need no lock, and no writer disturbs them (multi-version concurrency control).
+Rows are only appended or marked dead, so a snapshot is a length, a list of dead rows and the current arrays. Readers
+need no lock (multi-version concurrency control).
 """
 
 from __future__ import annotations
@@ -27,17 +26,17 @@ from pipeline.types import FloatArray, IntArray
 if TYPE_CHECKING:
     from pipeline.matching.device_products import DeviceVectors
 
-NORM_TOLERANCE: Final = 1e-3  # float32 rounding changes a norm of 1 by 1e-6 at most; more is a fault
+NORM_TOLERANCE: Final = 1e-3  # float32 rounding changes a norm of 1 by at most 1e-6
 
 _FIRST_CAPACITY: Final = 1024
-_COMPACT_DEAD: Final = 1024  # fewer dead rows cost nothing worth a copy of the index
-_told: set[str] = set()  # devices of which a warning said that they are too small for a search
+_COMPACT_DEAD: Final = 1024  # fewer dead rows are not worth a copy of the index
+_told: set[str] = set()  # devices already warned about as too small for a search
 _log = logging.getLogger(__name__)
 _Answer = TypeVar("_Answer")
 
 
 def with_room(work: Callable[[IndexView], _Answer], view: IndexView) -> _Answer:
-    """`work(view)`, or where its device has no memory for that, the same on the host: the answer is the same."""
+    """`work(view)`, repeated on the host if the view's device runs out of memory: the answer is the same."""
     if view.device == HOST:
         return work(view)
 
@@ -56,32 +55,29 @@ def with_room(work: Callable[[IndexView], _Answer], view: IndexView) -> _Answer:
 
 @dataclass(frozen=True, eq=False)
 class IndexView:
-    """The n references of an index as they were at one moment, for any number of threads. Nothing in it changes.
-
-    Positions are 0 .. n - 1; those in `dead` are removed references, which no search finds.
-    """
+    """An immutable, thread-safe snapshot of the n references of an index. Searches skip those in `dead`."""
 
     embedding_size: int
     vectors: HostVectors | DeviceVectors  # [n, d] float32 on the device, for matrix products
     host_vectors: Column[np.float32]  # [n, d], for exact scores
-    order: Column[np.int64]  # [n] the order of insertion of the identities, unique among live rows
-    codes: CodeColumns | None  # [n, d] the int8 copy, if there is one
-    max_norm: float  # of all vectors that were ever in the index, float64
+    order: Column[np.int64]  # [n] insertion order of the identities, unique among live rows
+    codes: CodeColumns | None  # [n, d] the int8 copy
+    max_norm: float  # of all vectors ever in the index, float64
     dead: IntArray  # [t] ascending
-    images: Sequence[Images] = field(repr=False)  # of the index, with later and removed references
-    lineage: object = field(repr=False)  # the index whose positions these are
+    images: Sequence[Images] = field(repr=False)  # include later and removed references
+    lineage: object = field(repr=False)  # identifies the index that the positions belong to
 
     def __len__(self) -> int:
         """The number of positions, dead ones included."""
         return len(self.order)
 
     def view(self) -> IndexView:
-        """Itself, so that functions take an index or a view."""
+        """Returns itself, so that functions can take an index or a view."""
         return self
 
     @property
     def device(self) -> str:
-        """Where matrix products are made: `cpu`, or as torch calls it."""
+        """The device of matrix products: `cpu`, or torch's name."""
         return self.vectors.device
 
     def vectors_at(self, positions: IntArray) -> FloatArray:
@@ -93,11 +89,11 @@ class IndexView:
         return self.order.at(positions)
 
     def on_host(self) -> IndexView:
-        """The same on the CPU. Copies no vectors."""
+        """The same view for the CPU. Copies no vectors."""
         return replace(self, vectors=HostVectors(self.host_vectors))
 
     def part(self, rows: range) -> IndexView:
-        """A view of consecutive positions alone, for searches among them; the first is at 0. Copies no vectors."""
+        """A view of consecutive positions, renumbered from 0, for searches. Copies no vectors."""
         between = slice(rows.start, rows.stop)
         return replace(
             self,
@@ -116,31 +112,30 @@ class IndexView:
         return 0 <= position < len(self) and not (place < len(self.dead) and self.dead[place] == position)
 
     def find_identical(self, hashes: Collection[str], box: Sequence[float]) -> int | None:
-        """The position of the live reference with one of `hashes` and IoU >= 0.5 with `box` (xyxy in pixels of that
-        image), the one of lowest order if there are several; None if there is none."""
+        """The position of the lowest-order live reference with one of `hashes` and IoU >= 0.5 with `box` (xyxy in
+        pixels of that image), or None."""
         found = self._identical(hashes, box)
         return min(found)[1] if found else None
 
     def is_of(self, position: int, hashes: Collection[str], box: Sequence[float]) -> bool:
-        """Whether the reference at `position` is alive and of this very image and face, as in `find_identical`."""
+        """Whether the reference at `position` is alive and of this image and face, as in `find_identical`."""
         return any(place == position for _, place in self._identical(hashes, box))
 
     def _identical(self, hashes: Collection[str], box: Sequence[float]) -> list[tuple[int, int]]:
-        """(order, position) of the live references of this very image and face."""
+        """(order, position) of the live references of this image and face."""
         return [found for found in same_faces(self.images, hashes, box) if self.is_alive(found[1])]
 
 
 @dataclass(frozen=True)
 class Changes:
-    """How an index changed between two views of it."""
+    """The changes between two views of an index."""
 
-    appended: range  # positions, some of which may be dead again
-    removed: IntArray  # newly dead positions, ascending, with those appended since
+    appended: range  # positions; some may be dead already
+    removed: IntArray  # newly dead positions, ascending, including appended ones
 
 
 def changes_since(old: IndexView, new: IndexView) -> Changes | None:
-    """The changes from `old` to the later view `new`. None if positions mean something else there: `new` is of a
-    compacted copy or of another index."""
+    """The changes from `old` to the later view `new`. None if `new` is of another index or a compacted copy."""
     if old.lineage is not new.lineage:
         return None
     same = len(old.dead) == len(new.dead)  # dead rows never come back
@@ -151,19 +146,17 @@ def changes_since(old: IndexView, new: IndexView) -> Changes | None:
 class ReferenceIndex:
     """Reference vectors of d dimensions, with order numbers, image hashes and boxes.
 
-    Positions are 0, 1, ...: the rows of the frozen parts, one part after another, then those of the tail, in the order
-    of appending. They never change. One thread at a time may write; any thread may call `view` at any time, and sees
-    each write completely or not at all.
+    Positions 0, 1, ... are the rows of the frozen parts, then those of the tail in order of appending; they never
+    change. One thread at a time may write. Any thread may call `view`; it sees each write completely or not at all.
 
-    Memory on the host, for the t rows of the tail: 4 t d bytes (up to twice that, because capacity doubles, and three
-    times while it does), 8 t bytes of order numbers, and about 0.3 KB per image hash. A million references of 512
-    dimensions take 2-4 GB. `quantized` adds an int8 copy of t (d + 8) bytes, which makes searches for few faces on the
-    CPU about three times as fast; it needs numba, and there is none without it. A device has a copy of all vectors,
-    those of frozen parts included; where it has too little memory, the host goes on alone. Removed references keep
-    their memory until `compacted`.
+    Host memory for t tail rows: 4 t d bytes (up to twice that, as capacity doubles, and three times while it does), 8 t
+    bytes of order numbers, and about 0.3 KB per image hash; 2-4 GB for a million references of 512 dimensions.
+    `quantized` adds, on the host and with numba, an int8 copy of t (d + 8) bytes, which makes searches for few faces
+    about three times as fast. A device holds a copy of all vectors; if its memory is too small, the host searches.
+    Removed references keep their memory until `compacted`.
 
-    Frozen parts take none, and making an index of them reads none of their rows, but for that copy. What they hold is
-    read when a search needs it, which raises StoreDamaged if it is damaged.
+    Frozen parts take no host memory. Their rows are read by searches and for a device's copy, which raises StoreDamaged
+    if they are damaged.
     """
 
     def __init__(
@@ -174,14 +167,14 @@ class ReferenceIndex:
         quantized: bool = False,
         frozen: Sequence[FrozenPart] = (),
     ) -> None:
-        """`device`: `cpu`, or one of torch's."""
+        """`device`: `cpu`, or torch's name."""
         if embedding_size < 1:
             raise UsageError(message=f"An embedding has at least one dimension, not {embedding_size}.")
         self.embedding_size = embedding_size
         self.device = device
         self._quantized = quantized
         self._frozen = frozen
-        self._starts = np.cumsum([0, *map(len, frozen)], dtype=np.int64)  # of the frozen parts, and of the tail
+        self._starts = np.cumsum([0, *map(len, frozen)], dtype=np.int64)  # of the frozen parts and the tail
         self._lineage = object()
         self._frozen_images = [FrozenImages(*each) for each in zip(frozen, self._starts.tolist(), strict=False)]
         self._images = ImageLookup()
@@ -200,23 +193,22 @@ class ReferenceIndex:
 
     @property
     def tail_start(self) -> int:
-        """The position of the first reference that was appended: how many rows the frozen parts have."""
+        """The position of the first row of the tail."""
         return int(self._starts[-1])
 
     @property
     def memory_bytes(self) -> int:
-        """What the vectors in the host's memory take: those of the tail."""
+        """Size of the tail's vectors."""
         return 4 * self.embedding_size * (len(self) - self.tail_start)
 
     @property
     def worth_compacting(self) -> bool:
-        """Whether so many rows of the tail are dead (a quarter, and at least 1,024) that searching them costs more than
-        a copy."""
+        """Whether more than a quarter of the tail, and at least 1,024 rows, are dead: then a copy costs less."""
         dead = len(self._view.dead) - int(np.searchsorted(self._view.dead, self.tail_start))
         return dead >= _COMPACT_DEAD and 4 * dead > len(self) - self.tail_start
 
     def view(self) -> IndexView:
-        """The references as they are now, in constant time."""
+        """A snapshot, in constant time."""
         return self._view
 
     def append(
@@ -227,11 +219,11 @@ class ReferenceIndex:
         boxes: FloatArray,
         removed: IntArray | None = None,
     ) -> None:
-        """Adds m references: `vectors` [m, d] of norm 1, `order` [m], the hashes of each image (of its bytes and of its
-        pixels), `boxes` [m, 4] xyxy in pixels of that image. In the same step it does what `remove` does with those at
-        `removed`: a view has either these or the new ones.
+        """Adds m references: `vectors` [m, d] of norm 1, `order` [m], each image's hashes (of its bytes and pixels),
+        and `boxes` [m, 4] xyxy in pixels of that image. Removes those at `removed` in the same step: a view has either
+        these or the new ones.
 
-        Raises EmbeddingInvalid, or UsageError if the lengths disagree; then nothing was changed.
+        Raises EmbeddingInvalid, or UsageError if the lengths disagree; then nothing is changed.
         """
         view, count = self._view, len(vectors)
         norm = check_embeddings(vectors, self.embedding_size)
@@ -248,15 +240,15 @@ class ReferenceIndex:
         self._view = self._snapshot(len(view) + count, max(view.max_norm, norm), dead)
 
     def remove(self, positions: IntArray) -> None:
-        """Makes the references at `positions` [t] dead. Raises UsageError, and removes none, if one is not alive or is
-        named twice."""
+        """Marks the references at `positions` [t] dead. Raises UsageError, and removes none, if one is not alive or is
+        given twice."""
         view = self._view
         self._view = self._snapshot(len(view), view.max_norm, _with_dead(view, positions))
 
     def compacted(self) -> tuple[ReferenceIndex, IntArray]:
-        """A copy whose tail has no dead rows, and the positions [l], ascending, that the rows of its tail had here.
+        """A copy without the tail's dead rows, and the old positions [l] of its tail's rows, ascending.
 
-        It shares the frozen parts, whose rows keep their positions, dead ones included.
+        It shares the frozen parts, whose rows, dead or not, keep their positions.
         """
         view, start = self._view, self.tail_start
         frozen_dead, tail_dead = np.split(view.dead, np.searchsorted(view.dead, [start]))
@@ -283,8 +275,8 @@ class ReferenceIndex:
         )
 
     def _lay_out(self, length: int) -> None:
-        """Makes the columns of the frozen parts and the tail's arrays, with the room that these have for more than
-        `length` rows."""
+        """Makes the columns of the frozen parts and of the tail's arrays, with their whole capacity. `length`: the
+        positions in use."""
         frozen, tail_codes = self._frozen, self._tail_codes
         self._host_vectors = self._column([part.vectors for part in frozen], self._tail_vectors)
         self._order = self._column([part.order for part in frozen], self._tail_order)
@@ -301,7 +293,7 @@ class ReferenceIndex:
         return Column([*frozen, MemoryRows(tail)], self._starts, 0, self.tail_start + len(tail))
 
     def _write(self, start: int, vectors: FloatArray, order: IntArray) -> None:
-        """Fills rows from position `start` on, which no view has yet."""
+        """Fills rows from position `start`, which no view includes yet."""
         end, first = start + len(vectors), start - self.tail_start
         self._reserve(start, end)
         rows = slice(first, first + len(vectors))
@@ -313,11 +305,11 @@ class ReferenceIndex:
             self._tail_codes.put(first, self._tail_vectors[rows])
 
     def _reserve(self, length: int, needed: int) -> None:
-        """Makes room for `needed` references. Older views keep the old memory and stay right."""
+        """Ensures capacity for `needed` references; older views keep the old arrays."""
         filled, wanted = length - self.tail_start, needed - self.tail_start
         if wanted <= len(self._tail_order):
             return
-        # A little more than needed, so that the first insertion after a load does not copy everything.
+        # Spare capacity: the first insertion after a load should not copy everything.
         capacity = max(wanted + wanted // 8, 2 * len(self._tail_order), _FIRST_CAPACITY)
         self._tail_vectors = grown(self._tail_vectors, capacity, filled)
         self._tail_order = grown(self._tail_order, capacity, filled)
@@ -326,7 +318,7 @@ class ReferenceIndex:
         self._lay_out(length)
 
     def _on_device(self, length: int) -> HostVectors | DeviceVectors:
-        """The first `length` vectors where products are made, with as much room as there is on the host."""
+        """The vectors for matrix products, with the host's capacity; a device gets a copy of the first `length`."""
         if self.device == HOST:
             return HostVectors(self._host_vectors)  # shares the memory
         from pipeline.matching.device_products import DeviceVectors
@@ -341,7 +333,7 @@ class ReferenceIndex:
 
 
 def _with_dead(view: IndexView, positions: IntArray) -> IntArray:
-    """The dead rows of `view` and `positions`, ascending, in a new array."""
+    """The dead rows of `view` plus `positions`, ascending, in a new array. Raises UsageError."""
     new = np.unique(positions)
     in_range = len(new) == 0 or (new[0] >= 0 and new[-1] < len(view))
     if len(new) != len(positions) or not in_range or np.isin(new, view.dead).any():
@@ -350,16 +342,16 @@ def _with_dead(view: IndexView, positions: IntArray) -> IntArray:
 
 
 def check_embeddings(vectors: FloatArray, size: int) -> float:
-    """The largest L2 norm (float64) of `vectors` [n, size], 0.0 for none. Raises EmbeddingInvalid unless they are
-    finite float32 of norm 1 within 1e-3."""
+    """The largest L2 norm (float64) of `vectors` [n, size]; 0.0 for n = 0. Raises EmbeddingInvalid unless they are
+    finite float32 of norm 1 +- 1e-3."""
     if vectors.ndim != 2 or vectors.shape[1] != size or vectors.dtype != np.float32:
         raise EmbeddingInvalid(size=size, detail=f"these are {vectors.dtype} of shape {list(vectors.shape)}")
     if len(vectors) == 0:
         return 0.0
-    # In blocks: the float64 copy of a million vectors would take 4 GB.
+    # In blocks: a float64 copy of a million vectors takes 4 GB.
     blocks = (vectors[i : i + 4096].astype(np.float64) for i in range(0, len(vectors), 4096))
     norms = np.sqrt(np.concatenate([np.einsum("ij,ij->i", block, block) for block in blocks]))
-    bad = np.flatnonzero(~(np.abs(norms - 1.0) <= NORM_TOLERANCE))  # negated, so that NaN is bad
+    bad = np.flatnonzero(~(np.abs(norms - 1.0) <= NORM_TOLERANCE))  # negated to catch NaN
     if len(bad):
         raise EmbeddingInvalid(size=size, detail=f"vector {bad[0]} of {len(vectors)} has norm {norms[bad[0]]:g}")
     return float(norms.max())

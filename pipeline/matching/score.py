@@ -1,13 +1,12 @@
-"""The one number that decides: the contract's similarityScore of two faces.
+"""The contract's similarityScore of two faces, which all decisions use.
 
     dot    the float64 sum, in index order, of the products of two stored float32 vectors
     r      = sqrt(max(0, 2 - 2 dot)), the raw L2 distance of two vectors of norm 1, in [0, 2]
-    d      = 2 (r / 2)^g, the contract distance; g calibrates the model's own distance scale
+    d      = 2 (r / 2)^g, the contract distance; g calibrates the model's distance scale
     score  = (2 - d) / (2 - sqrt(min(T, 3.99))); two faces match iff score >= 1.0
 
-Search, grouping and the server use these functions and no others. Every operation is either correctly rounded by
-IEEE 754 (sums, products, square roots, quotients) or done for one value at a time (the power), so the score of a pair
-does not depend on how many pairs are scored together.
+Operations are correctly rounded (IEEE 754) or, for the power, done one value at a time. So a pair's score does not
+depend on how many pairs are scored together.
 """
 
 from __future__ import annotations
@@ -25,14 +24,14 @@ from pipeline.types import DoubleArray, FloatArray
 MAX_DISTANCE: Final = 2.0
 STRONG, LIKELY, WEAK = "strong", "likely", "weak"
 _FACTOR: Final = 100
-_STRONG_SCORE: Final = 1.15  # where no rates tell: at T = 0.54 a distance of three quarters of the threshold's
+_STRONG_SCORE: Final = 1.15  # if no rates are known: at T = 0.54, three quarters of the threshold's distance
 
-# Pairs whose float64 products and running sums are in memory at the same time: 16 MB each at 512 dimensions.
+# Pairs at a time: float64 products and running sums take 16 MB each at 512 dimensions.
 _PAIRS: Final = 4096
 
 
 def check_threshold(threshold: float) -> float:
-    """`threshold` (T, of the squared contract distance) as a float. Raises BadValue unless in [0, 3.99] or 4."""
+    """Returns T (of the squared contract distance) as a float. Raises BadValue unless in [0, 3.99] or 4."""
     if not is_number(threshold) or not is_threshold(threshold):
         raise BadValue(
             key="threshold", where="the match settings", value=repr(threshold), expected=f"must be {THRESHOLD_RULE}"
@@ -43,8 +42,8 @@ def check_threshold(threshold: float) -> float:
 def exact_dots(a: FloatArray, b: FloatArray) -> DoubleArray:
     """Row-wise dot products of `a` and `b`, both [n, d] float32, d >= 1: [n] float64.
 
-    The product of two float32 is exact in float64; products are added in index order, to the bits of
-    `total = 0.0; for x, y in zip(a, b): total += x * y`. Raises UsageError for other shapes or types.
+    Products are exact in float64 and added in index order, bit-equal to
+    `total = 0.0; for x, y in zip(a, b): total += x * y`. Raises UsageError for other shapes or dtypes.
     """
     if a.dtype != np.float32 or b.dtype != np.float32 or a.shape != b.shape or a.ndim != 2 or a.shape[1] == 0:
         raise UsageError(
@@ -55,21 +54,21 @@ def exact_dots(a: FloatArray, b: FloatArray) -> DoubleArray:
     for start in range(0, len(a), _PAIRS):
         part = slice(start, start + _PAIRS)
         products = np.multiply(a[part], b[part], dtype=np.float64)
-        # `accumulate` adds in order by definition; `sum`, `dot` and `einsum` don't.
+        # Only `accumulate` guarantees the order, not `sum`, `dot` or `einsum`.
         total[part] = np.add.accumulate(products, axis=1)[:, -1]
-    return total + 0.0  # negative zeros alone add up to -0.0 here and to 0.0 in the loop
+    return total + 0.0  # turns -0.0, a sum of negative zeros, into 0.0 as in the loop
 
 
 def contract_distance(dots: DoubleArray, calibration: Calibration) -> DoubleArray:
     """Contract distances d in [0, 2], float64 of the shape of `dots`."""
     half_raw = np.sqrt(np.maximum(2.0 - 2.0 * np.asarray(dots, dtype=np.float64), 0.0)) / 2.0
-    # numpy's vectorised power takes different code paths for different lengths and strides; math.pow has one.
+    # Not numpy's power: its code path depends on lengths and strides.
     powers = [math.pow(x, calibration.exponent) for x in half_raw.ravel().tolist()]
     return np.minimum(2.0 * np.array(powers, dtype=np.float64).reshape(half_raw.shape), MAX_DISTANCE)
 
 
 def score_denominator(threshold: float) -> float:
-    """2 - sqrt(T), at T = 4 that of 3.99, so that the formula works there too. Raises BadValue."""
+    """2 - sqrt(min(T, 3.99)). Raises BadValue."""
     return MAX_DISTANCE - math.sqrt(min(check_threshold(threshold), MAX_THRESHOLD))
 
 
@@ -80,8 +79,8 @@ def similarity_score(distance: DoubleArray, threshold: float) -> DoubleArray: ..
 def similarity_score(distance: float | DoubleArray, threshold: float) -> float | DoubleArray:
     """The contract's similarityScore, float64 of the shape of `distance` (a float for a float); NaN stays NaN.
 
-    A face matches iff it is >= 1.0. At T = 4 every identity matches: the score is at least 1, and candidates are ranked
-    by d. Raises BadValue for another T than one in [0, 3.99] or 4.
+    At T = 4 every identity matches: the score is at least 1, and d ranks candidates. Raises BadValue unless T is in
+    [0, 3.99] or 4.
     """
     scores = (MAX_DISTANCE - np.asarray(distance, dtype=np.float64)) / score_denominator(threshold)
     if threshold == EVERYBODY:
@@ -90,9 +89,9 @@ def similarity_score(distance: float | DoubleArray, threshold: float) -> float |
 
 
 def strong_score(calibration: Calibration, threshold: float) -> float:
-    """The score of the T whose false match rate is a hundredth of that at `threshold`, or the lowest in the table.
+    """The score of the T with a hundredth of the false match rate at `threshold`, or the lowest in the table.
 
-    A fixed score without a table, and where `threshold` is not above its lowest row.
+    A fixed score without a table, or if `threshold` is not above its lowest row.
     """
     rate, _ = calibration.fmr_at(threshold)
     strong = calibration.threshold_near(rate / _FACTOR)
@@ -102,5 +101,5 @@ def strong_score(calibration: Calibration, threshold: float) -> float:
 
 
 def strength(score: float, strong: float) -> str:
-    """`strong`: as `strong_score` says. Strong and likely are matches, weak is none."""
+    """`strong`: from `strong_score`. Strong and likely are matches; weak is not."""
     return STRONG if score >= strong else LIKELY if score >= 1 else WEAK

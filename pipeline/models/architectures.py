@@ -1,4 +1,4 @@
-"""The embedding networks by name: how a published file becomes tensors, and how tensors become a network."""
+"""Embedding networks by name: published file to tensors to network."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from pipeline.models.networks import sface as sface_network
 
 @dataclass(frozen=True)
 class Architecture:
-    """One embedding network: [n, 3, S, S] float32, preprocessed as its registry row says -> [n, d] float32."""
+    """An embedding network: [n, 3, S, S] float32, preprocessed as its registry row says -> [n, d] float32."""
 
-    # The bytes of the published file -> tensors; raises GraphInvalid. Not for sets published as a state dict.
+    # Published file -> tensors. Raises GraphInvalid. Unused for published state dicts.
     convert: Callable[[bytes], dict[str, torch.Tensor]]
-    # Tensors -> the network in eval mode on the CPU; raises RuntimeError, naming the tensors that do not fit.
+    # Tensors -> network in eval mode on the CPU. Raises RuntimeError that names wrong tensors.
     build: Callable[[Mapping[str, torch.Tensor]], nn.Module]
 
 

@@ -1,8 +1,7 @@
-"""Which backend runs the embedders: OpenVINO, which is faster than torch on a CPU, or torch.
+"""Selects the embedders' backend: OpenVINO, faster on a CPU, or torch, with the same results.
 
-OpenVINO is optional: without it torch gives the same answers. A torch network is converted once per set of weights,
-compared with torch, and kept in the cache with what it was made from and how near its answers are to torch's. A file
-that is missing, damaged, or made from other weights, code or versions is replaced. torch is imported only to convert.
+A torch network is converted once per weight set, compared with torch, and cached with its origin and deviation.
+Missing, damaged or stale files are replaced. torch is imported only to convert.
 """
 
 from __future__ import annotations
@@ -36,17 +35,16 @@ _log: Final = logging.getLogger(__name__)
 class TorchSource:
     """A torch network to convert."""
 
-    name: str  # of the file in the cache
+    name: str  # of the cached file
     weights_sha256: str
     shape: tuple[int, ...]  # of one input, without the batch dimension
     build: Callable[[], nn.Module]  # the network in eval mode on the CPU
 
 
 def choose_backend(backend: str, device: str, cache_folder: Path, threads: int, calls: int = 1) -> OpenVino | None:
-    """What the setting `run.backend` means on this device, such as "cpu" or "cuda:0"; None: torch. `auto` takes
-    OpenVINO on a CPU if it is installed.
+    """Resolves the setting `run.backend` on `device`; None: torch. `auto` is OpenVINO on a CPU if installed.
 
-    Raises BadValue where OpenVINO was asked for and cannot be used.
+    Raises BadValue if a requested OpenVINO cannot be used.
     """
     if backend not in (AUTO, OPENVINO):
         return None
@@ -62,11 +60,11 @@ def choose_backend(backend: str, device: str, cache_folder: Path, threads: int, 
 
 
 def fast_precision(precision: str, device: str, runtime: OpenVino | None) -> str:
-    """The embedder's precision in the mode `fast`, where the setting `run.precision` is `precision`.
+    """The embedder's precision in the mode `fast`, for the setting `precision`.
 
-    `auto` on CUDA is float16: it has three more bits of mantissa than bfloat16 and is as fast, and no activation of
-    these networks comes near its largest number. On a CPU it is bfloat16 in OpenVINO where that is faster, else
-    float32. Raises BadValue for bfloat16 on a CPU without OpenVINO: torch is slower in it than in float32.
+    `auto` on CUDA is float16: as fast as bfloat16, three more bits of mantissa, and the activations stay far below its
+    maximum. On a CPU it is bfloat16 if OpenVINO gains from it, else float32. Raises BadValue for bfloat16 on a CPU
+    without OpenVINO: torch is slower in it than in float32.
     """
     if precision == AUTO:
         if device != HOST:
@@ -81,8 +79,8 @@ def fast_precision(precision: str, device: str, runtime: OpenVino | None) -> str
 def _gains_from_bfloat16() -> bool:
     """Whether OpenVINO is faster in bfloat16 than in float32 on this processor.
 
-    AMD's with AVX-512 BF16 took half of float32's time, an Intel with the same instructions but without AMX (as virtual
-    machines often have it) one and a half times as long.
+    An AMD with AVX-512 BF16 took half of float32's time; an Intel with it but without AMX (as in many virtual machines)
+    1.5 times as long.
     """
     if "BF16" not in core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
         return False
@@ -91,16 +89,16 @@ def _gains_from_bfloat16() -> bool:
 
 
 def load_openvino(source: TorchSource, runtime: OpenVino, precision: str = FLOAT32) -> OpenVinoNetwork | None:
-    """The network in OpenVINO; None where its answers would not be torch's, so that torch has to run it.
+    """The network in OpenVINO; None if its results differ and torch must run it.
 
-    Raises what `source.build` raises. A cache that cannot be written costs time, and is no error.
+    Raises what `source.build` raises. An unwritable cache only costs time.
     """
     model = _model(source, runtime)
     return None if model is None else OpenVinoNetwork(model, runtime, precision)
 
 
 def backend_of(network: OpenVinoNetwork | None) -> str:
-    """What reports call the backend of a network, None for one of torch: "openvino 2026.4.1" or "torch 2.9.0"."""
+    """For reports: "openvino 2026.4.1", or "torch 2.9.0" for None."""
     if network is not None:
         return f"{OPENVINO} {network.version}"
     import torch
@@ -109,14 +107,14 @@ def backend_of(network: OpenVinoNetwork | None) -> str:
 
 
 def _model(source: TorchSource, runtime: OpenVino) -> Any:
-    """The model from the cache, or converted and put there; None if torch has to run the network."""
+    """The model from the cache, or converted and cached; None if torch must run it."""
     path, claims = runtime.cache / f"{source.name}.openvino", _claims(source, runtime)
     if (found := read_sealed(path, claims)) is not None:
         return _unpack(*found)
     converted = None
     try:
         with exclusive(runtime.cache, path.name):
-            if (found := read_sealed(path, claims)) is not None:  # another process made it while this one waited
+            if (found := read_sealed(path, claims)) is not None:  # made meanwhile
                 return _unpack(*found)
             converted = _convert(source, runtime)
             _write(path, {**claims, **converted[1]}, converted[0])
@@ -126,9 +124,9 @@ def _model(source: TorchSource, runtime: OpenVino) -> Any:
 
 
 def _convert(source: TorchSource, runtime: OpenVino) -> tuple[Any, dict[str, str]]:
-    """The network converted, None if torch has to run it, and how near it is to torch's, or what the problem is. Raises
-    what `source.build` raises."""
-    from pipeline.models.conversion.openvino import convert  # which imports torch
+    """The model (None if torch must run it), and its deviation from torch or the problem. Raises what `source.build`
+    raises."""
+    from pipeline.models.conversion.openvino import convert  # imports torch
 
     network = source.build()
     try:
@@ -139,7 +137,7 @@ def _convert(source: TorchSource, runtime: OpenVino) -> tuple[Any, dict[str, str
 
 
 def _claims(source: TorchSource, runtime: OpenVino) -> dict[str, str]:
-    """What a file must say of itself to be used. Builds of one version of torch count as one."""
+    """A usable file's metadata. Builds of one torch version count as one."""
     return {
         "weights_sha256": source.weights_sha256,
         "code": _code(),
@@ -150,7 +148,7 @@ def _claims(source: TorchSource, runtime: OpenVino) -> dict[str, str]:
 
 @cache
 def _code() -> str:
-    """A hash of the modules that convert, compare and store: with other code all that is done again."""
+    """A hash of the modules that convert, compare and store: a change invalidates files."""
     here = Path(__file__)
     files = [here, here.parent / "conversion" / "openvino.py", here.parent / "files" / "sealed.py"]
     files += sorted((here.parent / "networks").glob("*.py"))
@@ -159,14 +157,14 @@ def _code() -> str:
 
 def _write(path: Path, facts: dict[str, str], model: Any) -> None:
     """Writes the file. Use it under `exclusive`. Raises CacheUnwritable."""
-    # Fixed names, so that a killed process leaves at most one such pair.
+    # Fixed names: a killed process leaves at most one pair.
     operations, weights = path.with_suffix(".saving.xml"), path.with_suffix(".saving.bin")
     try:
         with cache_errors(path.parent):
             if model is not None:
                 openvino().save_model(model, operations, compress_to_fp16=False)
             parts = [file.read_bytes() if model is not None else b"" for file in (operations, weights)]
-    except RuntimeError as exc:  # OpenVINO's, where there is no room
+    except RuntimeError as exc:  # from OpenVINO if the disk is full
         raise CacheUnwritable(path=path.parent, detail=str(exc)) from exc
     finally:
         for temporary in (operations, weights):
@@ -176,7 +174,7 @@ def _write(path: Path, facts: dict[str, str], model: Any) -> None:
 
 
 def _unpack(facts: dict[str, str], content: memoryview) -> Any:
-    """The model of a file; None where it records that torch has to run the network."""
+    """The model; None if the file records that torch must run it."""
     if "problem" in facts:
         return None
     end = int(facts["operations_bytes"])

@@ -1,4 +1,4 @@
-"""Brings a weight set into the cache: converts it, copies it from a file, or downloads it."""
+"""Puts weight sets into the cache: by conversion, copy or download."""
 
 from __future__ import annotations
 
@@ -31,18 +31,17 @@ def fetch(
     accept_sha256: str | None = None,
     progress: ProgressFn | None = None,
 ) -> list[Path]:
-    """Makes the weights of `row` ready for use, from `file` or from their source; returns where they lie.
+    """Puts the weights of `row` into the cache, from `file` or their source; returns their paths.
 
-    A file that is there and undamaged stays; a damaged one is replaced. `accept_sha256` allows a downloaded set to have
-    this hash from now on, besides the registry's. Raises UsageError, WeightsMissing, WeightsCorrupt, DownloadFailed or
-    CacheUnwritable.
+    Intact files stay. `accept_sha256` permanently allows this hash for a downloaded set. Raises UsageError,
+    WeightsMissing, WeightsCorrupt, DownloadFailed or CacheUnwritable.
     """
     accepted = _check_options(row, file, accept_sha256)
     with exclusive(cache, row.name):
         target = cached_file(row, cache)
         if not row.package:
             _bring(row, file, target, accepted, progress)
-        # A file that the user names is used or refused, whatever the cache has.
+        # A file named by the user is used or refused, whatever is cached.
         elif file is not None or not _is_whole(row, target):
             convert(row, [file] if file else package_files(row), target)
     return [target]
@@ -95,7 +94,7 @@ def _copy(row: WeightSet, file: Path, target: Path, known: set[str]) -> str:
 
 
 def _download(row: WeightSet, target: Path, refused: Path, known: set[str], progress: ProgressFn | None) -> str:
-    """Downloads to `target`; a file with an unknown hash is kept as `refused`, in case the user accepts it."""
+    """Downloads to `target`, or with an unknown hash to `refused`, so that the user can accept it."""
     part = target.with_name(target.name + ".part")
     with cache_errors(target.parent):
         download(row.url or "", part, progress)

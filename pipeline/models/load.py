@@ -1,4 +1,4 @@
-"""Loads resolved weights into the network and verifies them. No code is unpickled."""
+"""Loads and verifies networks from resolved weights, without unpickling code."""
 
 from __future__ import annotations
 
@@ -22,10 +22,7 @@ from pipeline.types import Array
 
 
 def load_torch_network(resolved: ResolvedWeights) -> nn.Module:
-    """The network of `resolved` in torch, on the CPU, in float32 (see `Architecture`).
-
-    Raises WeightsMissing or WeightsCorrupt.
-    """
+    """The network in torch, on the CPU, in float32 (`Architecture`). Raises WeightsMissing or WeightsCorrupt."""
     tensors = read_converted(resolved.path) if resolved.path.suffix == ".safetensors" else _read_state_dict(resolved)
     try:
         return ARCHITECTURES[resolved.weight_set.architecture].build(tensors)
@@ -34,11 +31,11 @@ def load_torch_network(resolved: ResolvedWeights) -> nn.Module:
 
 
 class TorchNetwork:
-    """An embedding network on `device`: [n, 3, S, S] float32, preprocessed -> [n, d] float32, computed in `precision`.
-    Takes a tensor there or an array, and gives the same kind."""
+    """An embedding network on `device`: [n, 3, S, S] float32, preprocessed -> [n, d] float32, of the input's kind
+    (tensor there, or array), computed in `precision`."""
 
     def __init__(self, module: nn.Module, device: str, precision: str) -> None:
-        tell_torch()  # which may be loaded only now
+        tell_torch()  # may be imported only now
         self._dtype: torch.dtype = getattr(torch, precision)
         self._device = device
         self._module = module.to(device, self._dtype)
@@ -51,7 +48,7 @@ class TorchNetwork:
 
 
 def _read_state_dict(resolved: ResolvedWeights) -> Mapping[str, torch.Tensor]:
-    """A state dict saved by torch, parsed from the same bytes that are hashed."""
+    """A torch state dict, parsed from the bytes that are hashed."""
     data = read_weights(resolved.weight_set, resolved.path)
     if hashlib.sha256(data).hexdigest() != resolved.sha256:
         raise WeightsCorrupt(path=resolved.path, detail="it changed while it was read", cure="Run the command again.")

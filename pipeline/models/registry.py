@@ -1,7 +1,4 @@
-"""The weight sets that facepipe knows: where each comes from, what it must hash to, and how it is used.
-
-Plain data, in `registry.yaml`: usable without the weights and without torch.
-"""
+"""The known weight sets with sources, hashes and use, from `registry.yaml`. Needs no torch."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ import yaml
 from pipeline.errors import UnknownWeights
 from pipeline.matching.calibration import Calibration
 
-# How `align` cuts a face out: the box with a margin, or turned and scaled by its five landmarks.
+# How `align` crops faces: box with margin, or rotated and scaled by the landmarks.
 Alignment: TypeAlias = Literal["box", "five-point"]
 FIVE_POINT: Final = "five-point"
 
@@ -32,10 +29,9 @@ class SourceFile:
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """The network's input: a face cut out as `alignment` says, each RGB value x in [0, 255] as (x - mean) * scale.
+    """The network's input: crops by `alignment`, with (x - mean) * scale of RGB values x in [0, 255].
 
-    `centre_sha256`: of the file with the mean embedding that is subtracted from the network's output
-    (`weights.load_centre`); None: nothing is subtracted.
+    `centre_sha256`: of the file with the mean embedding to subtract from outputs (`weights.load_centre`), or None.
     """
 
     mean: float
@@ -46,34 +42,34 @@ class Preprocessing:
 
 @dataclass(frozen=True)
 class WeightSet:
-    """One row of the registry. A set comes from a `package` (its files lie in the folder `folder`), or a `url`."""
+    """A registry row. Its source is a `package` (files in `folder`) or a `url`."""
 
     name: str
     kind: Literal["embedder", "detector"]
-    architecture: str  # of an embedder, a name in `architectures`; what a store records as its embedder
+    architecture: str  # of an embedder: name in `architectures`, recorded by stores
     title: str
-    source: str  # for people
+    source: str  # human-readable
     files: tuple[SourceFile, ...]
     licence: str
-    input_size: int  # pixels, the crops' width and height; 0: any
-    embedding_size: int  # 0: embeds nothing
+    input_size: int  # side of crops in pixels; 0: any
+    embedding_size: int  # 0: no embedder
     preprocessing: Preprocessing
     accuracy: str  # as published
     calibration: Calibration
-    package: str | None = None  # as it would be imported
-    distribution: str | None = None  # as it is installed
+    package: str | None = None  # import name
+    distribution: str | None = None  # name to install
     folder: str = "."
     url: str | None = None
     detection_version: int | None = None
 
     @property
     def file(self) -> SourceFile:
-        """The one file of an embedder."""
+        """An embedder's only file."""
         return self.files[0]
 
     @property
     def sha256(self) -> str:
-        """Of the published file; of several, the SHA-256 of theirs."""
+        """The published file's hash; of several, the SHA-256 of theirs."""
         hashes = [file.sha256 for file in self.files]
         return hashes[0] if len(hashes) == 1 else hashlib.sha256("".join(hashes).encode()).hexdigest()
 

@@ -1,6 +1,6 @@
-"""Finds and verifies weights. Nothing is used whose SHA-256 is not the registry's, or accepted by the user.
+"""Finds weights and verifies that their SHA-256 is the registry's or accepted by the user.
 
-torch is imported only to convert published files; what was converted is read without it.
+torch is imported only to convert published files.
 """
 
 from __future__ import annotations
@@ -35,17 +35,16 @@ class ResolvedWeights:
     """An embedder's weights on this machine."""
 
     name: str
-    sha256: str  # of the source file, as it was published
-    path: Path  # what is loaded: the source file, or what it was converted to
+    sha256: str  # of the published file
+    path: Path  # the published or the converted file
     weight_set: WeightSet
 
 
 def resolve(name: str, weights_file: Path | None, cache: Path) -> ResolvedWeights:
-    """The weights `name`, from `weights_file` or else from the cache. A set that lies in an installed package is
-    converted if necessary. `auto` is the set that `weights_file` hashes to, else vggface2 if the cache has it, else
-    casia-webface. Any other name never falls back.
+    """Finds the weights `name` in `weights_file`, else in the cache, after converting packaged sets if necessary.
 
-    Raises UnknownWeights, WeightsMissing, WeightsCorrupt or CacheUnwritable.
+    `auto` is the set with `weights_file`'s hash, else vggface2 if cached, else casia-webface; other names never fall
+    back. Raises UnknownWeights, WeightsMissing, WeightsCorrupt or CacheUnwritable.
     """
     if name not in (AUTO, *EMBEDDERS):
         raise UnknownWeights(name=name, known=", ".join((AUTO, *EMBEDDERS)))
@@ -58,16 +57,13 @@ def resolve(name: str, weights_file: Path | None, cache: Path) -> ResolvedWeight
 
 
 def cached_file(row: WeightSet, cache: Path) -> Path:
-    """Where the cache keeps the weights of a set, as they are loaded."""
+    """Path of a set's weights in the cache."""
     return cache / f"{row.name}{'.safetensors' if row.package else '.pt'}"
 
 
 def detector_arrays(cache: Path) -> dict[str, dict[str, FloatArray]]:
-    """The detector's weights by network ("pnet", "rnet", "onet") and by their name in its state dict. A cache that
-    cannot be written costs time, and is no error.
-
-    Raises WeightsMissing or WeightsCorrupt.
-    """
+    """The detector's weights by network ("pnet", "rnet", "onet") and state dict name. An unwritable cache only costs
+    time. Raises WeightsMissing or WeightsCorrupt."""
     row = weight_set(DETECTOR)
     try:
         arrays = check_converted(_from_package(row, cache).path)
@@ -81,15 +77,12 @@ def detector_arrays(cache: Path) -> dict[str, dict[str, FloatArray]]:
 
 
 def detector_files() -> dict[str, Path]:
-    """The detector's verified files by name (pnet.pt, rnet.pt, onet.pt). Raises WeightsMissing or WeightsCorrupt."""
+    """The verified pnet.pt, rnet.pt and onet.pt by name. Raises WeightsMissing or WeightsCorrupt."""
     return {path.name: path for path in package_files(weight_set(DETECTOR))}
 
 
 def package_files(row: WeightSet) -> list[Path]:
-    """The verified files of a set that lies in an installed package. The package is not imported.
-
-    Raises WeightsMissing or WeightsCorrupt.
-    """
+    """A packaged set's verified files, without importing the package. Raises WeightsMissing or WeightsCorrupt."""
     spec = find_spec(row.package or "")
     folders = list(spec.submodule_search_locations or ()) if spec is not None else []
     if not folders:
@@ -102,13 +95,13 @@ def package_files(row: WeightSet) -> list[Path]:
 
 
 def hash_weights(row: WeightSet, path: Path) -> str:
-    """SHA-256 of a weights file. Raises WeightsMissing where it cannot be read."""
+    """SHA-256 of a file. Raises WeightsMissing if it cannot be read."""
     with _reading(row, path):
         return sha256_of(path)
 
 
 def read_weights(row: WeightSet, path: Path) -> bytes:
-    """The bytes of a weights file. Raises WeightsMissing where it cannot be read."""
+    """Bytes of a file. Raises WeightsMissing if it cannot be read."""
     with _reading(row, path):
         return path.read_bytes()
 
@@ -131,25 +124,22 @@ def _from_cache(row: WeightSet, cache: Path) -> ResolvedWeights:
 
 
 def _from_package(row: WeightSet, cache: Path, source: Path | None = None) -> ResolvedWeights:
-    """The converted file of a packaged set, made unless the cache has a current one."""
+    """A packaged set's converted file, made unless a current one is cached."""
     target = cached_file(row, cache)
     if not is_current(target, row.sha256):
         with exclusive(cache, row.name):
-            if not is_current(target, row.sha256):  # another process may have made it while this one waited
+            if not is_current(target, row.sha256):  # maybe made meanwhile
                 convert(row, [source] if source else package_files(row), target)
     return ResolvedWeights(row.name, row.sha256, target, row)
 
 
 def convert(row: WeightSet, sources: Sequence[Path], target: Path) -> None:
-    """Writes the converted weights of the files `sources` to `target`; call it under `exclusive`.
-
-    Raises WeightsMissing, WeightsCorrupt or CacheUnwritable.
-    """
+    """Converts `sources` into `target`, under `exclusive`. Raises WeightsMissing, WeightsCorrupt or CacheUnwritable."""
     write_converted(target, _converted(row, sources), row.sha256)
 
 
 def _converted(row: WeightSet, sources: Sequence[Path]) -> dict[str, torch.Tensor]:
-    """The tensors in the files of a packaged set. Raises WeightsMissing or WeightsCorrupt."""
+    """A packaged set's tensors. Raises WeightsMissing or WeightsCorrupt."""
     contents = {path.stem: read_weights(row, path) for path in sources}
     for path, data in zip(sources, contents.values(), strict=True):
         check_hash(row, path, hashlib.sha256(data).hexdigest())
@@ -177,9 +167,9 @@ def _from_file(name: str, file: Path, cache: Path) -> ResolvedWeights:
 
 
 def verify(name: str, cache: Path) -> list[Path]:
-    """Reads and checks the files of a set, source and converted. Once a set is converted, its package may be missing.
+    """Checks and returns a set's source and converted files; the package of a converted set may be missing.
 
-    Returns the files that were read. Raises UnknownWeights, WeightsMissing or WeightsCorrupt.
+    Raises UnknownWeights, WeightsMissing or WeightsCorrupt.
     """
     row = weight_set(name)
     load_centre(row)
@@ -187,7 +177,7 @@ def verify(name: str, cache: Path) -> list[Path]:
         return [_from_cache(row, cache).path]
     target = cached_file(row, cache)
     converted = []
-    if is_current(target, row.sha256):  # any other would be made again
+    if is_current(target, row.sha256):  # a stale one is made again
         check_converted(target)
         converted.append(target)
     try:
@@ -199,19 +189,17 @@ def verify(name: str, cache: Path) -> list[Path]:
 
 
 def centre_file(weights: WeightSet) -> Path:
-    """Where the centre of these weights lies, if they have one (`load_centre`)."""
+    """Path of the weights' centre, if any (`load_centre`)."""
     return CENTRES / f"{weights.name}.npy"
 
 
 def load_centre(weights: WeightSet) -> FloatArray | None:
-    """The mean [d] float32 of many embeddings of norm 1, which is subtracted from centred embeddings; None for weights
-    that have none.
+    """The mean [d] float32 of many embeddings of norm 1, to subtract from embeddings; None for weights without one.
 
-    A network trained on one kind of photo has a mean away from zero on another. All faces share it, so it tells nothing
-    about whom they show. Subtracting it and scaling to norm 1 again is the first step of every whitening (Jégou and
-    Chum 2012, "Negative evidences and co-occurences in image retrieval"). docs/accuracy.md has what it gains;
-    scripts/bench/fit_centre.py makes the files. Raises WeightsCorrupt if the file is not the one that the registry
-    names.
+    On photos unlike the training data the mean is not zero, and says nothing about identity. Subtracting it and scaling
+    to norm 1 starts every whitening (Jégou and Chum 2012, "Negative evidences and co-occurences in image retrieval").
+    Gains: docs/accuracy.md; source: scripts/bench/fit_centre.py. Raises WeightsCorrupt if the hash is not the
+    registry's.
     """
     expected = weights.preprocessing.centre_sha256
     if expected is None:
@@ -229,19 +217,19 @@ def load_centre(weights: WeightSet) -> FloatArray | None:
 
 
 def known_hashes(row: WeightSet, cache: Path | None) -> set[str]:
-    """The SHA-256 values that an embedder's source file may have: the registry's, and one that the user accepted."""
+    """Allowed hashes of an embedder's source file: the registry's and the accepted one."""
     record = acceptance_file(row, cache) if cache is not None and row.url else None
     accepted = {record.read_text().strip()} if record is not None and record.exists() else set()
     return {row.file.sha256} | accepted
 
 
 def acceptance_file(row: WeightSet, cache: Path) -> Path:
-    """The record of the hash that the user accepted for a downloaded set."""
+    """Path of the accepted hash of a downloaded set."""
     return cache / f"{row.name}.accepted-sha256"
 
 
 def check_hash(row: WeightSet, path: Path, sha256: str, cache: Path | None = None) -> None:
-    """Raises WeightsCorrupt, with both hashes and the way out, unless `sha256` is a known hash of the file `path`."""
+    """Raises WeightsCorrupt, with both hashes and the fix, unless `sha256` is known for `path`."""
     expected = {file.name: file.sha256 for file in row.files}.get(path.name, row.file.sha256)
     if sha256 == expected or (row.kind == "embedder" and sha256 in known_hashes(row, cache)):
         return

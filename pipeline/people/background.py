@@ -1,5 +1,4 @@
-"""What a server does beside its requests: it enrols shards that runs hand over, decides what may change thousands of
-faces, and folds posted embeddings."""
+"""Background work of a server: long corrections, enrolment of transferred shards, compaction of posted embeddings."""
 
 from __future__ import annotations
 
@@ -19,32 +18,32 @@ from pipeline.store import LocalStore
 P = ParamSpec("P")
 T = TypeVar("T")
 _NICENESS: Final = 10
-# How many embeddings may wait in the catalog while requests keep coming. No search reads them, but a start does.
+# Posted embeddings left uncompacted while requests keep coming: they slow down only a start, not searches.
 _MAX_PENDING: Final = 4096
 _INTERVAL_S: Final = 60.0
 _log = logging.getLogger(__name__)
 
 
 class LongWork:
-    """A thread of lower priority than the requests, for one thing at a time; and one for what they wait for of it."""
+    """A low-priority thread, and a normal one (`urgent`) for its work under locks."""
 
     def __init__(self, name: str) -> None:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=name, initializer=_lower_priority)
         self.urgent = ThreadPoolExecutor(1, thread_name_prefix=f"{name}-commits")
-        self.urgent.submit(int).result()  # starts its thread now: started by the other, it would inherit the priority
+        self.urgent.submit(int).result()  # starts it now: the other thread would pass on its low priority
 
     def do(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Its answer, once it is its turn."""
+        """Runs `work` in the low-priority thread and returns its result."""
         return self._thread.submit(work, *args, **kwargs).result()
 
     def close(self) -> None:
-        """Finishes what is in hand."""
+        """Finishes the work in progress."""
         self._thread.shutdown()
         self.urgent.shutdown()
 
 
 class ShardEnroller:
-    """Enrols the shards of runs as they come, one at a time, on the directories that answer the requests."""
+    """Enrols the shards of runs one at a time, in the server's directories."""
 
     def __init__(self, client: LocalStore, directories: Directories, decoder: Decoder, urgent: Executor) -> None:
         self._client = client
@@ -52,8 +51,8 @@ class ShardEnroller:
         self._current: tuple[str, Enroller] | None = None
 
     def enrol(self, run_id: str, shard: int) -> None:
-        """Decides and commits an extracted shard. Does nothing if it is committed already: a run whose connection broke
-        transfers it again. Raises StoreError, TooManyDirectories."""
+        """Decides and commits a shard; does nothing if it is committed, as a run may transfer it again. Raises
+        StoreError, TooManyDirectories."""
         if shard in self._client.committed_shards(run_id):
             return
         run = self._client.run_row(run_id)
@@ -62,34 +61,34 @@ class ShardEnroller:
             self._current = run_id, Enroller(self._client, run, *self._needed)
         self._current[1].commit(shard, manifest, self._client.read_run_shard(run_id, shard))
         if shard + 1 == run.shards:
-            self._current = None  # it keeps faces of the last shards
+            self._current = None  # frees faces
 
 
 def _lower_priority() -> None:
-    """Of this thread and those that it starts, which compute matrix products."""
-    if sys.platform == "linux":  # elsewhere it would be the priority of the process
+    """Lowers the priority of this thread and those it starts."""
+    if sys.platform == "linux":  # elsewhere it would lower that of the process
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
 
 
 class Housekeeper:
-    """A thread that folds posted embeddings into shards (`LocalStore.fold`) when many wait, or after a quiet while."""
+    """A thread that calls `LocalStore.fold` if many posted embeddings wait, or after a quiet interval."""
 
     def __init__(self, client: LocalStore, directories: Directories, interval_s: float = _INTERVAL_S) -> None:
         self._client = client
         self._directories = directories
         self._interval_s = interval_s
-        self._changed = False  # since the last look
-        self._dirty = True  # since the last fold; the opening may have left something to erase
+        self._changed = False  # since the last interval
+        self._dirty = True  # since the last fold; opening the store may have left something to erase
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._work, name="housekeeper", daemon=True)
         self._thread.start()
 
     def note_change(self) -> None:
-        """A request stored something."""
+        """Called after a request stored something."""
         self._changed = self._dirty = True
 
     def close(self) -> None:
-        """Stops, and folds what waits, so that the next start is quick."""
+        """Stops, then compacts, so that the next start is fast."""
         self._stop.set()
         self._thread.join()
         if self._dirty:
@@ -99,7 +98,7 @@ class Housekeeper:
         while not self._stop.wait(self._interval_s):
             quiet, self._changed = not self._changed, False
             if self._dirty:
-                self._dirty = not quiet  # before the fold: a change meanwhile, or a failure, sets it again
+                self._dirty = not quiet  # before the fold: a change during it, or a failure, sets it again
                 self._fold(1 if quiet else _MAX_PENDING)
 
     def _fold(self, least: int) -> None:

@@ -1,4 +1,4 @@
-"""Feeds the models: images of several requests that come at the same time go through them together."""
+"""Micro-batching: images of concurrent requests go through the models together."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ class _Waiting:
 
 
 class MicroBatcher:
-    """One thread that owns the extractor. It never waits for a batch to fill: what arrived while the models were busy
-    is the next batch. So a lone request loses no time, and many share the cost."""
+    """One thread that owns the extractor. A batch is what arrived while the models were busy; it never waits to
+    fill."""
 
     def __init__(self, extractor: BatchExtractor, *, max_images: int, max_pixels: int, queue_images: int) -> None:
         self._extractor = extractor
         self._max_images = max_images
         self._max_pixels = max_pixels
         self._queue_images = queue_images
-        self.stage_s = dict.fromkeys(MODEL_STAGES, 0.0)  # seconds that the models took, all batches together
+        self.stage_s = dict.fromkeys(MODEL_STAGES, 0.0)  # total seconds by stage
         self._waiting: deque[_Waiting] = deque()
         self._changed = threading.Condition()
         self._closed = False
@@ -46,12 +46,12 @@ class MicroBatcher:
 
     @property
     def queued(self) -> int:
-        """Images that wait for the models."""
+        """The number of waiting images."""
         return len(self._waiting)
 
     def extract(self, image: DecodedImage) -> tuple[pa.Table, float]:
-        """Waits for the models. Returns the faces of one image (`extractor.face_schema`), and the seconds that the
-        detector took for its batch. Raises Overloaded at once if too many images wait, and DeviceError."""
+        """Waits for the models. Returns the image's faces (`extractor.face_schema`) and the detector's seconds for its
+        batch. Raises Overloaded at once if too many images wait, and DeviceError."""
         mine = _Waiting(image)
         with self._changed:
             if self._closed or len(self._waiting) >= self._queue_images:
@@ -75,10 +75,10 @@ class MicroBatcher:
                     return
                 batch = self._take()
             self._run(batch)
-            del batch  # or its images would stay in memory until the next batch comes
+            del batch  # frees its images
 
     def _take(self) -> list[_Waiting]:
-        """The next batch: one image, and as many more as fit."""
+        """Dequeues the next batch, at least one image."""
         batch = [self._waiting.popleft()]
         pixels = batch[0].pixels
         while self._waiting and len(batch) < self._max_images:
@@ -96,7 +96,7 @@ class MicroBatcher:
         except Exception as exc:  # noqa: BLE001 - it goes to the requests that wait for it
             if len(batch) == 1:
                 batch[0].answer.set_exception(exc)
-            else:  # one image that fails must not fail the others
+            else:  # one bad image must not fail the others
                 for waiting in batch:
                     self._run([waiting])
             return

@@ -1,11 +1,7 @@
-"""Photos whose files changed: what is known of their earlier faces passes to the new ones.
+"""Changed photos: a new face that is one of the earlier faces takes over its person, constraints and reference role.
 
-The new faces are decided first. One that is an earlier face takes over its person, its constraints, and its place as
-the person's reference. The commit removes the earlier faces.
-
-A face is one of the earlier ones if it is at the same place, or like it. Place alone could hand a person to a stranger
-whose photo took the name of another; so a face at the same place must not be farther from the earlier one than two
-photos of one person hardly ever are.
+It is one if it matches, or is at the same place within a wider distance bound. Place alone could give a person to a
+stranger, if another photo took over the file name. The commit removes the earlier faces.
 """
 
 from __future__ import annotations
@@ -31,31 +27,30 @@ from pipeline.store import ERASED, FaceChange, Fact, LocalStore, PersonRecord, S
 from pipeline.types import DUPLICATE, FORGOTTEN, NO_FACE, OK, REPLACED, FloatArray
 
 _SAME_PLACE: Final = 0.5  # intersection over union of the boxes
-_BOUND_FMR: Final = 1e-2  # of the bound for faces at the same place
+_BOUND_FMR: Final = 1e-2  # see `place_bound`
 Box = tuple[float, float, float, float]
 
 
 class ChangedPhotos:
-    """The photos of one directory that others of a shard replace; there may be none."""
+    """The photos of one directory, possibly none, that rows of a shard replace."""
 
     def __init__(
         self, plan: Plan, rows: Mapping[int, ExtractedRow], gate: MatchSettings, matcher: Matcher, bound: Matcher
     ) -> None:
-        """`plan`: of the directory. `rows`: the shard's rows of it, by their number in the shard. `matcher` and
-        `bound`: as in `same_faces`."""
+        """`rows`: the shard's rows of the directory, by number in the shard. `matcher`, `bound`: as in `same_faces`."""
         self.plan, self.directory = plan, plan.directory
         self._gate, self._matcher, self._bound = gate, matcher, bound
         self._rows: dict[int, ExtractedRow] = {}
-        self._erased: set[int] = set()  # media whose labels were erased
-        self._persons: dict[str, list[PersonRecord]] = {}  # as they are before anything else is read of them
-        self._earlier: dict[int, list[StoredFace]] = defaultdict(list)  # by their media
+        self._erased: set[int] = set()  # media with erased labels
+        self._persons: dict[str, list[PersonRecord]] = {}  # as read, for `is_outdated`
+        self._earlier: dict[int, list[StoredFace]] = defaultdict(list)  # by media id
         self._embeddings: dict[int, FloatArray] = {}  # of the earlier faces
         self._going: list[StoredFace] = []
         self._facts: dict[int | None, list[Fact]] = defaultdict(list)
         self._references: set[int] = set()
-        self._successors: dict[int, int] = {}  # earlier face -> the later one that it is
+        self._successors: dict[int, int] = {}  # earlier face id -> new face id
         self._new: dict[int, Sighting] = {}  # by face id
-        self._later: Sequence[Sighting] = ()  # of the photos, and somebody's
+        self._later: Sequence[Sighting] = ()  # the photos' new faces that have a person
         replacing = {photo: row for photo, row in rows.items() if replaced_by(row)}
         if replacing:
             self._read(plan.client, replacing)
@@ -87,16 +82,15 @@ class ChangedPhotos:
 
     @property
     def unnamed(self) -> list[int]:
-        """The photos whose label was erased with somebody who was forgotten."""
+        """The photos with a label erased for a forgotten person."""
         return [photo for photo, row in self._rows.items() if self._erased & {*replaced_by(row)}]
 
     def is_outdated(self) -> bool:
-        """Whether any person who lost a face has changed since, ignoring counters."""
+        """Whether any person who lost a face has changed since, except counters."""
         return _records(self.directory, self._persons) != self._persons
 
     def take_over(self, faces: dict[int, Sighting]) -> None:
-        """Resolves faces (by face id) that were also in the photo's previous version and had a person or a
-        constraint."""
+        """Updates `faces` (by id): resolves those that are earlier faces with a person or a constraint."""
         by_photo: dict[int, list[int]] = defaultdict(list)
         for face_id, s in faces.items():
             if s.photo in self._rows and s.outcome != "removed":
@@ -115,7 +109,7 @@ class ChangedPhotos:
                         again=True,
                         person_id=face.person_id,
                         outcome="matched" if face.person_id else "recognised",
-                        failed=() if face.has_embedding else s.failed,  # so that its vector is kept, as that one's was
+                        failed=() if face.has_embedding else s.failed,  # keeps its vector, as the earlier face's was
                     )
 
     def _earlier_faces(self, row: ExtractedRow) -> list[StoredFace]:
@@ -132,9 +126,8 @@ class ChangedPhotos:
         )
 
     def _lies_on_its_side(self, row: ExtractedRow) -> bool:
-        """Whether the photo was probably turned by 90 degrees without saying so in its EXIF data: it has the sides of
-        the earlier one, exchanged, and no face is found but for poor ones that are none of the earlier. Those of a
-        square are the same either way, so of it the faces alone decide."""
+        """Whether the photo was probably rotated by 90 degrees without EXIF orientation: width and height are swapped
+        (or equal), and any faces are poor and none is an earlier one."""
         sides = row.image["height"], row.image["width"]
         earlier = self._earlier_faces(row)
         if not any((f.width, f.height) == sides and f.outcome != "rejected" for f in earlier):
@@ -143,24 +136,24 @@ class ChangedPhotos:
         return poor and not self._same(earlier, row, row.faces)
 
     def settle(self, faces: Mapping[int, Sighting]) -> None:
-        """Decides by which faces the persons are known from now on. `faces`: the directory's, decided, by face id."""
+        """Chooses the references of persons that lose a face. `faces`: the directory's decided faces, by id."""
         if not self._rows:
             return
         self._later = [s for s in faces.values() if s.photo in self._rows and s.person_id is not None]
         self._new = {face_id: s for face_id, s in faces.items() if s.outcome == "matched"}
         self.plan.new_faces += [_stored_face(face_id, s) for face_id, s in self._new.items()]
         for face_id in self._new:
-            self.plan.pictures.add(face_id, b"")  # made later, with those of the shard
+            self.plan.pictures.add(face_id, b"")  # made later
         for face in self._going:
             if face.face_id in self._successors:
                 face_id = self._successors[face.face_id]
                 is_reference = face.face_id in self._references and self._new[face_id].keeps_vector
                 self.plan.succeed(face, face_id, self._facts.get(face.face_id, []), reference=is_reference)
-        # Of a person who is being committed this moment nothing is known here: then this is outdated.
+        # Leaves out persons whose commit is not in memory yet: then validation fails.
         self.plan.settle(self.directory.of(self._persons))
 
     def face_changes(self) -> list[FaceChange]:
-        """Who lost and who gained a face, photo by photo."""
+        """The persons who lost and gained faces, photo by photo."""
         deleted = {person_id for person_id, columns in self.plan.rows()[1].persons.items() if columns is None}
         later: dict[int, Counter[str]] = defaultdict(Counter)
         for s in self._later:
@@ -182,7 +175,7 @@ class ChangedPhotos:
         ]
 
     def _root(self, person_id: str, deleted: Set[str]) -> str:
-        """The root of a person after the commit; of a set that is deleted as a whole, the root that it had."""
+        """The person's root after the commit, or before it if the whole merged set is deleted."""
         root = self.directory.root_id(person_id)
         if root not in deleted:
             return root
@@ -191,8 +184,8 @@ class ChangedPhotos:
 
 
 def replaced_by(row: ExtractedRow) -> Sequence[int]:
-    """The media that leave with the row: none where the file cannot be used now, so that one bad copy of a photo loses
-    nobody. A run that an earlier version planned says nothing of it."""
+    """The media that the row replaces: none if its file is unusable, so that a bad copy loses nobody. Runs planned by
+    an earlier version lack the column."""
     return (row.manifest.get("replaces") or ()) if row.status in (OK, NO_FACE, DUPLICATE) else ()
 
 
@@ -204,7 +197,7 @@ def _place(box: Box, width: int | None, height: int | None) -> Box | None:
 
 
 def _records(directory: Directory, person_ids: Iterable[str]) -> dict[str, list[PersonRecord]]:
-    """Those that are merged with each of these persons, without what posts and runs count."""
+    """The merged set of each of these persons, without counters."""
     return {
         person_id: [replace(r, occurrence=0, last_occurrence_at=r.added_at, modified_at=r.added_at) for r in records]
         for person_id, records in directory.merged_sets(person_ids).items()
@@ -212,7 +205,7 @@ def _records(directory: Directory, person_ids: Iterable[str]) -> dict[str, list[
 
 
 def _stored_face(face_id: int, s: Sighting) -> StoredFace:
-    """A new face as it will be stored, as far as choosing among faces needs it."""
+    """A new face as stored, as far as choosing a reference needs it."""
     x1, y1, x2, y2 = s.face.box
     return StoredFace(
         face_id=face_id,
@@ -234,20 +227,17 @@ def _stored_face(face_id: int, s: Sighting) -> StoredFace:
     )
 
 
-# Which faces are earlier ones
-
-
 @dataclass(frozen=True)
 class PlacedFace:
-    """A face where it is in its photo."""
+    """A face and its place in its photo."""
 
     box: Box | None  # xyxy as fractions of the upright photo's width and height; None: unknown
-    embedding: FloatArray | None  # [d] float32; None: none is stored
+    embedding: FloatArray | None  # [d] float32; None: not stored
 
 
 def place_bound(calibration: Calibration, threshold: float) -> float:
-    """The T beyond which a face at an earlier one's place is another one: that of a false match rate of 1 %, or of the
-    highest that was measured; without any, twice the contract's T. Never below the `threshold` of matches."""
+    """The T above which a face at an earlier face's place is another: at a false match rate of 1 %, or the nearest
+    measured; without a table, twice the contract's T. At least `threshold`."""
     bound = calibration.threshold_near(_BOUND_FMR)
     return max(2 * CONTRACT_THRESHOLD if bound is None else bound, threshold)
 
@@ -255,8 +245,8 @@ def place_bound(calibration: Calibration, threshold: float) -> float:
 def same_faces(
     earlier: Sequence[PlacedFace], later: Sequence[PlacedFace], matcher: Matcher, bound: Matcher
 ) -> dict[int, int]:
-    """The number of each later face that is an earlier one -> that one's number; one to one, the surest first: like it
-    and at its place, then like it, then at its place and within the `bound`."""
+    """Maps later faces to equal earlier ones (indices, one to one). Precedence: matching at the same place, matching,
+    at the same place within `bound`."""
     pairs = []
     for (number, new), (known, old) in product(enumerate(later), enumerate(earlier)):
         overlap = box_iou(new.box, old.box) if new.box is not None and old.box is not None else 0.0

@@ -1,4 +1,4 @@
-"""What a decided post changes: new identities, the references and metadata of those it updates, counters."""
+"""The changes of a decided post: new identities, updated references and metadata, counters."""
 
 from __future__ import annotations
 
@@ -44,24 +44,24 @@ from pipeline.store import (
 
 @dataclass(frozen=True)
 class Post:
-    """A posted image with its faces, and what is asked for."""
+    """A posted image, its faces and the request."""
 
     image: PostedImage
     request: PostRequest
     matcher: Matcher  # with the request's threshold
-    sightings: Sequence[Sighting]  # from the largest face to the smallest
-    guids: Sequence[str]  # of the faces' pictures, in case they are stored
+    sightings: Sequence[Sighting]  # largest face first
+    guids: Sequence[str]  # of the faces' pictures if stored
     described: int | None  # the face that the headers describe
 
     def said_of(self, sighting: Sighting) -> PersonChange:
-        """What the headers say of the person of this face: nothing unless they describe it."""
+        """The headers' data if they describe this face, else NO_CHANGE."""
         request = self.request
         described = sighting.ordinal == self.described
         return replace(request.details, name=request.name, external_id=request.external_id) if described else NO_CHANGE
 
 
 def matched_origins(client: LocalStore, post: Post, decision: Decision) -> Mapping[str, ReferenceOrigin] | None:
-    """Of the references that the faces may replace; None: the request has no conditions about them."""
+    """The origins of the references that the faces may replace; None if the request sets no conditions."""
     request = post.request
     if not request.update or not (request.update_if_lower_quality or request.update_if_older_days):
         return None
@@ -69,7 +69,7 @@ def matched_origins(client: LocalStore, post: Post, decision: Decision) -> Mappi
 
 
 class Changes:
-    """What a post changes by the settings of the server, collected for its commit."""
+    """The changes of a post, collected for its commit."""
 
     def __init__(
         self,
@@ -81,25 +81,25 @@ class Changes:
     ) -> None:
         """`origins`: the `matched_origins` of the decision.
 
-        Raises PersonHeadersRequired, ExternalIdTaken, MetadataTooLarge, PersonUnknown; then nothing is changed.
+        Raises PersonHeadersRequired, ExternalIdTaken, MetadataTooLarge, PersonUnknown.
         """
         self._settings = settings
         self._directory = decision.directory
         self._post, self._decision = post, decision
         self._now = utc_now()
-        self._inserted: dict[str, PersonRecord] = {}  # new persons
-        self._updated: dict[str, dict[str, Any]] = {}  # columns of stored persons, as they will be
+        self._inserted: dict[str, PersonRecord] = {}
+        self._updated: dict[str, dict[str, Any]] = {}  # new columns of stored persons
         inserting = [s for s in decision.sightings if s.outcome == "inserted"]
         matched = decision.matched - {s.new_id for s in inserting}
-        self._known = {record.person_id: record for record in self._directory.those(matched)}  # and who are merged
+        self._known = {record.person_id: record for record in self._directory.those(matched)}  # `_merge` adds to it
         shown = occurrences(self._directory, decision.sightings)
         self._seen = {person_id: count for person_id, count in shown.items() if person_id in self._known}
-        self._references: list[Sighting] = []  # the faces that become references
-        self._merged: set[str] = set()  # the persons that a merge joins, and their roots
+        self._references: list[Sighting] = []  # new ones
+        self._merged: set[str] = set()  # by a merge: persons and roots
         self._kind = INSERT
         for sighting in inserting:
             self._insert(sighting)
-        self.conflicts = self._conflicts()  # by face: why it updates nobody, or is not merged
+        self.conflicts = self._conflicts()  # by ordinal
         for sighting in self._updating():
             self._update(sighting, origins)
         if post.request.merge_with is not None:
@@ -111,11 +111,11 @@ class Changes:
 
     @property
     def person_ids(self) -> set[str]:
-        """Whom it changes."""
+        """The persons that it changes."""
         return {*self._inserted, *self._updated, *self._seen}
 
     def pictures(self) -> dict[str, Picture]:
-        """Of the new references, by person."""
+        """The pictures of the new references, by person."""
         return {str(s.person_id): _picture(self._post, s) for s in self._references}
 
     def footprint(self) -> Footprint:
@@ -134,7 +134,7 @@ class Changes:
         )
 
     def change(self, client: LocalStore) -> Change:
-        """The change that makes it, with ids that it reserves."""
+        """Builds the `Change`; reserves ids."""
         media_id, first_face_id = client.reserve_ids(bool(self._references), len(self._references))
         faces = dict(enumerate(self._references, first_face_id))
         columns = {p: {name: getattr(self._known[p], name) for name in new} for p, new in self._updated.items()}
@@ -158,7 +158,7 @@ class Changes:
         )
 
     def _conflicts(self) -> dict[int, Conflict]:
-        """The faces that are not of the named person; else those that the headers call somebody else."""
+        """By ordinal: faces that are not the named person's, or that the headers contradict."""
         request, sightings = self._post.request, self._decision.sightings
         if request.update_person_id is not None:
             return {sighting.ordinal: "person" for sighting in sightings if sighting.outcome == "recognised"}
@@ -172,7 +172,7 @@ class Changes:
         return conflicts
 
     def _updating(self) -> list[Sighting]:
-        """The faces that update the person they matched. One in conflict keeps the other faces from it, too."""
+        """The faces that update their person; none of a person with a face in conflict."""
         sightings = self._decision.sightings
         in_conflict = {sightings[ordinal].person_id for ordinal in self.conflicts}
         found = updaters(sightings) if self._post.request.update else []
@@ -190,7 +190,7 @@ class Changes:
         self._references.append(sighting)
 
     def _update(self, sighting: Sighting, origins: Mapping[str, ReferenceOrigin] | None) -> None:
-        """Replaces the reference of the matched record, and the name and id where the headers give some."""
+        """Updates the matched record's columns and, if allowed, its reference."""
         old = self._known[str(sighting.person_id)]
         said = self._post.said_of(sighting)
         if self._settings.unique_external_ids and said.external_id != old.external_id:
@@ -203,8 +203,7 @@ class Changes:
             self._updated[old.person_id] = columns
 
     def _replaces(self, sighting: Sighting, origins: Mapping[str, ReferenceOrigin] | None) -> bool:
-        """Whether the face takes the place of the reference that it matched: not if it is this reference, because the
-        same image came again."""
+        """Whether the face replaces the matched reference: not if it is the same face of the same image."""
         position = int(self._decision.positions[sighting.ordinal])
         if self._decision.view.index.is_of(position, sighting.image_hashes, sighting.face.box):
             return False
@@ -214,8 +213,8 @@ class Changes:
         return origin is not None and gives_way(origin, sighting.face, self._post.request, self._now)
 
     def _merge(self, client: LocalStore, with_id: str) -> None:
-        """Makes the person of the face and another one person, as `PUT /merge` does. A conflict is no match, and a
-        constraint that they are two people is one."""
+        """Merges the face's person with another, like `PUT /merge`, unless the face has a conflict or a constraint
+        forbids it, which becomes one."""
         (sighting,) = self._decision.sightings
         person_id = sighting.person_id
         if person_id is None or sighting.ordinal in self.conflicts:

@@ -1,4 +1,4 @@
-"""The rows that a correction changes, before and after, as they are collected."""
+"""Collects the rows that a correction changes, before and after."""
 
 from __future__ import annotations
 
@@ -27,44 +27,44 @@ from pipeline.store import (
 )
 from pipeline.types import FORGOTTEN
 
-IS, IS_NOT, NOBODY = "is", "is_not", "nobody"  # kinds of facts, beside NOT_SAME
-Columns: TypeAlias = Mapping[str, Any] | None  # of a person; None: there is none
-_COUNTS: Final = ("occurrence", "last_occurrence_at", "modified_at")  # of a person, that posts and runs change
+IS, IS_NOT, NOBODY = "is", "is_not", "nobody"  # kinds of constraints, besides NOT_SAME
+Columns: TypeAlias = Mapping[str, Any] | None  # of a person; None: no row
+_COUNTS: Final = ("occurrence", "last_occurrence_at", "modified_at")  # changed by posts and runs
 
 
 class Plan:
-    """The rows of one correction, and of photos that a shard replaces."""
+    """The rows of one correction, or of photos that a shard replaces."""
 
     def __init__(self, pictures: Pictures) -> None:
-        """`pictures`: of faces of the directory."""
+        """`pictures`: the directory's."""
         self.client, self.directory = pictures.client, pictures.directory
-        # Of rejected faces that were extracted again, by face id; if one gets a person, its vector is stored.
+        # Rejected faces that were extracted again; if one gets a person, its vector is stored.
         self.decoded: Mapping[int, FaceVector] = {}
-        self.known_vectors: dict[int, FaceVector] = {}  # of faces, if the caller has them
+        self.known_vectors: dict[int, FaceVector] = {}  # those that the caller has
         self.pictures = pictures
         self.now = utc_now()
-        self.said: Mapping[str, Any] = {}  # what it is in words: fields of CorrectionAnswer
-        # If it is made without the lock: the persons that it changes, or whose faces, as they were.
+        self.said: Mapping[str, Any] = {}  # additional fields of CorrectionAnswer
+        # If decided without the lock: the persons that change, or lose or get faces, as read; for `is_outdated`.
         self.known: dict[str, PersonRecord] = {}
-        self._persons: dict[str, tuple[Columns, Columns]] = {}  # before, after; as those below
+        self._persons: dict[str, tuple[Columns, Columns]] = {}  # (before, after), like the two below
         self._faces: dict[int, tuple[Mapping[str, Any], Mapping[str, Any]]] = {}
         self._references: dict[str, tuple[int | None, int | None]] = {}
-        self._withdrawn: dict[Fact, None] = {}  # in their order
+        self._withdrawn: dict[Fact, None] = {}  # an ordered set
         self._stated: list[Fact] = []
-        self.undoes: Correction | None = None  # its rows are the plan's, the other way round
-        self.guids: dict[int, str] = {}  # of the pictures of faces that are to be references, if the caller names them
-        self._folder = str(uuid.uuid4())[:FOLDER_DIGITS]  # one folder holds them all, made and synced once
-        self.leaving: list[int] = []  # media that are deleted
+        self.undoes: Correction | None = None  # the plan's rows are then its rows, reversed
+        self.guids: dict[int, str] = {}  # of new references' pictures, by face id
+        self._folder = str(uuid.uuid4())[:FOLDER_DIGITS]  # of all pictures: made and synced once
+        self.leaving: list[int] = []  # media to delete
         self.leaving_status = FORGOTTEN
-        self.gone_faces: set[int] = set()  # with them, or with their persons
-        self.deleted: list[str] = []  # persons, with all of theirs
+        self.gone_faces: set[int] = set()  # of deleted media or persons
+        self.deleted: list[str] = []  # persons
         self.remembered: Set[str] = frozenset()  # as `Change.remembered`
         self.seen: Mapping[str, int] = {}  # as `Change.seen`
-        self.labels: list[MediaLabel] = []  # that are noted with it
-        self.new_faces: list[StoredFace] = []  # that come with the same commit
+        self.labels: list[MediaLabel] = []  # stored with it
+        self.new_faces: list[StoredFace] = []  # added by the same commit
 
     def rows(self) -> tuple[Rows, Rows]:
-        """The rows that it changes, before and after."""
+        """The changed rows, before and after."""
         if self.undoes is not None:
             return self.undoes.after, self.undoes.before
         persons, faces, references = self._persons.items(), self._faces.items(), self._references.items()
@@ -75,7 +75,7 @@ class Plan:
         return replace(before, facts=list(self._withdrawn)), replace(after, facts=self._stated)
 
     def change(self, kind: str, origin: str, *, dry_run: bool = False) -> Change:
-        """The change that makes it. A `dry_run` needs no pictures and vectors."""
+        """Builds the `Change`; for a `dry_run` without pictures and vectors."""
         before, after = self.rows()
         chosen = {} if dry_run else {p: face_id for p, face_id in after.references.items() if face_id is not None}
         pictures = {person_id: self.pictures[face_id] for person_id, face_id in chosen.items()}
@@ -102,8 +102,7 @@ class Plan:
         )
 
     def is_outdated(self) -> bool:
-        """Whether a post or a run has changed what it changes or rests on. (`Directory.changed` counts
-        corrections.) Changes of other people do not matter."""
+        """Validation: whether a post or run changed a person in `known` (`Directory.changed` covers corrections)."""
         _, after = self.rows()
         gone = {person_id for person_id, columns in after.persons.items() if columns is None}
         children = (child.person_id for person_id in gone for child in self.directory.children(person_id))
@@ -115,24 +114,23 @@ class Plan:
     def faces(
         self, face_ids: Sequence[int] = (), person_ids: Sequence[str] = (), media_ids: Sequence[int] = ()
     ) -> list[StoredFace]:
-        """These faces, and all faces of these persons and media, as they are stored; a decoded face counts as one with
-        an embedding."""
+        """These stored faces and all of these persons and media; decoded ones count as having an embedding."""
         account_id, name = self.directory.account_id, self.directory.name
         faces = self.client.stored_faces(account_id, name, face_ids, person_ids, media_ids)
         return [replace(f, has_embedding=True) if f.face_id in self.decoded else f for f in faces]
 
     def vectors(self, face_ids: Sequence[int]) -> dict[int, FaceVector]:
-        """Vectors of these faces, by face id."""
+        """Vectors by face id."""
         known = {face_id: self.known_vectors[face_id] for face_id in face_ids if face_id in self.known_vectors}
         missing = sorted(set(face_ids) - known.keys())
         return known | (self.client.face_vectors(missing) if missing else {})
 
     def guid(self, face_id: int) -> str:
-        """The picture's name of a face that becomes a reference."""
+        """The guid of a new reference's picture."""
         return self.guids.setdefault(face_id, self._folder + str(uuid.uuid4())[FOLDER_DIGITS:])
 
     def movable(self, face_ids: Sequence[int]) -> list[StoredFace]:
-        """These faces. Raises FaceUnknown, and CorrectionImpossible for one that was posted."""
+        """These faces. Raises FaceUnknown, and CorrectionImpossible for a posted face."""
         faces = self.faces([face_id for face_id in face_ids if face_id < 2**63])
         unknown = sorted(set(face_ids) - {face.face_id for face in faces})
         if unknown:
@@ -146,7 +144,7 @@ class Plan:
     # Changes
 
     def update(self, record: PersonRecord, **columns: Any) -> None:
-        """Sets columns of a person; those with this value already are left out."""
+        """Sets columns of a person, except those that have the value already."""
         before, after = self._persons.get(record.person_id, ({}, {}))
         known = after or {}
         new = {name: value for name, value in columns.items() if value != known.get(name, getattr(record, name))}
@@ -155,25 +153,25 @@ class Plan:
             self._persons[record.person_id] = {**old, **(before or {})}, {**(after or {}), **new}
 
     def insert(self, record: PersonRecord, face_id: int | None = None) -> None:
-        """`face_id`: of the reference, unless `settle` is to choose it."""
+        """Inserts a person. `face_id`: its reference; None: `settle` chooses it."""
         self._persons[record.person_id] = None, row_of(record)
         if face_id is not None:
             self._references[record.person_id] = None, face_id
 
     def add_reference(self, face_id: int, guid: str, picture: bytes, vector: FaceVector) -> None:
-        """What a face has that the same commit stores, and that becomes a reference."""
+        """Adds the data of a reference that the same commit stores."""
         self.guids[face_id], self.known_vectors[face_id] = guid, vector
         self.pictures.add(face_id, picture)
 
     def move(self, face: StoredFace, person_id: str | None) -> None:
-        """Assigns the face to a person, or to nobody. Does nothing if it is so already."""
+        """Assigns the face to a person or, with None, to nobody."""
         if face.person_id != person_id:
             outcome = "recognised" if person_id is None else "matched"
             new = {**dict.fromkeys(FACE_COLUMNS), "person_id": person_id, "outcome": outcome}
             self._faces[face.face_id] = {name: getattr(face, name) for name in FACE_COLUMNS}, new
 
     def state(self, facts: Sequence[Fact]) -> None:
-        """Adds constraints; they replace those that they contradict."""
+        """Adds constraints; removes those that they contradict."""
         faces = [fact.face_id for fact in facts if fact.face_id is not None]
         persons = [fact.person_id for fact in facts if fact.kind == NOT_SAME and fact.person_id is not None]
         known = self.client.facts_about(faces, persons)
@@ -187,12 +185,12 @@ class Plan:
         self._withdrawn.update(dict.fromkeys(facts))
 
     def delete(self, person_ids: Sequence[str], remembered: Set[str]) -> None:
-        """Deletes persons with everything of theirs. `remembered`: as `Change.remembered`."""
+        """Deletes persons with all their data. `remembered`: as `Change.remembered`."""
         self.deleted = list(dict.fromkeys(person_ids))
         self.remembered = remembered
 
     def forget_photos(self, media_ids: Sequence[int]) -> list[StoredFace]:
-        """Removes photos that are not forgotten yet; returns their faces. Raises PhotoUnknown."""
+        """Removes photos and returns their faces, skipping forgotten ones. Raises PhotoUnknown."""
         known = self.client.photos_of_runs(self.directory.account_id, self.directory.name, media_ids)
         unknown = sorted(set(media_ids) - known.keys())
         if unknown:
@@ -203,12 +201,12 @@ class Plan:
         return faces
 
     def remove_photos(self, media_ids: Sequence[int], faces: Sequence[StoredFace], status: str = FORGOTTEN) -> None:
-        """Removes photos of runs with all their faces."""
+        """Removes photos of runs; `faces`: all their faces."""
         self.leaving, self.leaving_status = list(media_ids), status
         self.gone_faces = {face.face_id for face in faces}
 
     def succeed(self, old: StoredFace, face_id: int, facts: Iterable[Fact], *, reference: bool) -> None:
-        """A new face takes over the constraints of one that is removed and, if that was the `reference`, its place."""
+        """A new face takes over a removed one's constraints and, if `reference`, its role as reference."""
         self.withdraw(facts)
         self._stated += [replace(fact, face_id=face_id) for fact in facts]
         if reference:
@@ -216,13 +214,12 @@ class Plan:
 
     @property
     def leaves_nobody(self) -> bool:
-        """Whether no person would be left in the directory."""
+        """Whether the directory would be empty."""
         return len(self.directory) + sum((old is None) - (new is None) for old, new in self._persons.values()) == 0
 
     def settle(self, person_ids: Iterable[str], failed: set[str] | None = None) -> None:
-        """Resolves persons who lost faces, or got their first: each gets another reference if it needs one; a person
-        without faces and name is deleted. Raises what `Pictures.pick` does; with `failed`, the persons are added to it
-        whose reference can't be replaced."""
+        """Gives persons who lost faces or got their first a new reference if needed; deletes those without face and
+        name. Raises the errors of `Pictures.pick`, or adds the persons to `failed` if given."""
         wanted = sorted(set(person_ids))
         references = self.client.reference_faces(wanted)
         own: dict[str | None, list[StoredFace]] = {person_id: [] for person_id in wanted}
@@ -250,7 +247,7 @@ class Plan:
         self._without_faces([person_id for person_id in wanted if not own[person_id]])
 
     def _without_faces(self, person_ids: Sequence[str]) -> None:
-        """Deletes persons without a name; their not-same constraints pass to the new root."""
+        """Deletes those without a name; their not-same constraints pass to the heir, the new root."""
         heirs: dict[str | None, str | None] = {}
         for record in self.directory.those(person_ids):
             if has_name(record):
@@ -280,7 +277,7 @@ class Plan:
         self.state(list(dict.fromkeys(apart)))
 
     def _parent(self, record: PersonRecord) -> str | None:
-        """The parent as planned so far; None if the person is deleted."""
+        """The planned parent; None if the person is deleted."""
         _, after = self._persons.get(record.person_id, ({}, {}))
         return None if after is None else after.get("parent_id", record.parent_id)
 
@@ -297,7 +294,7 @@ def has_name(record: PersonRecord) -> bool:
 
 
 def contradicts(known: Fact, new: Fact) -> bool:
-    """Whether two constraints exclude each other, or are the same."""
+    """Whether two constraints contradict each other or are equal."""
     same = (known.face_id, known.person_id, known.other_id) == (new.face_id, new.person_id, new.other_id)
     if same and {known.kind, new.kind} in ({known.kind}, {IS, IS_NOT}):
         return True

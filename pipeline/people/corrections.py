@@ -1,9 +1,8 @@
-"""Corrections: who is on a face, who is one person, what a person is called, who is deleted; and undoing them.
+"""Corrections of faces, persons, merges and names, deletions, and undo.
 
-Users, requests and labels ask for them alike. A correction is decided and committed under its directory's lock, and
-recognition uses it at once. Its constraints bind later runs, and its rows are logged, so that it can be undone. One
-that may change thousands of faces is decided before; under the lock it is only validated and committed. Pictures that
-new references need are cut from the photos without the lock, too.
+Recognition uses a correction immediately, later runs respect its constraints, and its rows are logged for undo. It is
+decided and committed under the directory's lock. Large ones are decided before and only validated and committed under
+it. Pictures are always made without the lock.
 """
 
 from __future__ import annotations
@@ -59,21 +58,21 @@ from pipeline.store import (
     forgotten,
 )
 
-LONG: Final = frozenset({"regroup", "label"})  # kinds that may change thousands of faces; so may the undo of one
-_DECIDED_FREE: Final = LONG | {"undo"}  # without the lock
+LONG: Final = frozenset({"regroup", "label"})  # kinds that, like their undo, may change thousands of faces
+_DECIDED_FREE: Final = LONG | {"undo"}  # decided without the lock
 _OF_SOMEBODY: Final = frozenset({"delete", "delete_merged", "forget", "split"})
 _NAMES: Final = frozenset({"name", "first_name", "last_name", "external_id"})
-# Times one of them is decided without the directory's lock before that is done under it.
+# Attempts without the lock before one under it.
 _FREE_TRIES: Final = 5
 
 
 @dataclass(frozen=True)
 class _Decided:
-    """A decided correction, and all that its commit needs."""
+    """A decided correction, ready to commit."""
 
     plan: Plan
     change: Change
-    answer: CorrectionAnswer  # before it is made
+    answer: CorrectionAnswer  # before the commit
     dry_run: bool
 
 
@@ -89,7 +88,7 @@ class Corrections:
         unique_external_ids: bool,
         committing: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
-        """`committing`: is entered before a directory is locked to commit what was decided without the lock."""
+        """`committing`: entered before the lock, to commit a correction decided without it."""
         self._client = client
         self._committing = committing
         self._directories = directories
@@ -99,11 +98,11 @@ class Corrections:
     def make(
         self, request: CorrectionRequest, decoded: pa.Table | None = None, urgent: Executor | None = None
     ) -> CorrectionAnswer:
-        """Makes a correction, durably, or raises a RequestError and changes nothing. `decoded`: of a regroup, rejected
-        faces that were extracted again (DECODED_SCHEMA). `urgent`: for the work under the lock, if it was decided
-        without. Raises StoreError."""
+        """Makes a correction durably. Raises RequestError (nothing is changed) and StoreError. `decoded`: for a
+        regroup, rejected faces extracted again (DECODED_SCHEMA). `urgent`: executor for the commit of a large
+        correction."""
         free = request.kind in _DECIDED_FREE
-        locked = not free or (request.kind == "undo" and request.dry_run)  # that one needs no pictures
+        locked = not free or (request.kind == "undo" and request.dry_run)  # a dry run needs no pictures
         required = request.kind != "forget_photos"
         with self._directories.using(request.account_id, request.directory) as opened:
             pictures = Pictures(self._client, self._decoder, opened, required=required, locked=locked)
@@ -120,10 +119,9 @@ class Corrections:
         committing: Callable[[], AbstractContextManager[None]] = nullcontext,
         urgent: Executor | None = None,
     ) -> CorrectionAnswer | None:
-        """Makes the newer generation of the store the current one, or `back` the older one again. With `request`, a
-        regroup, decides a directory again by the newer one, and commits both in one transaction; a dry run only says
-        what that would change. `committing`: around the commit; `urgent`: for it. Raises ReindexMissing, RequestError,
-        and StoreError if other corrections come all the time."""
+        """Switches the store to its newer generation, or `back` to the older one. `request`: a regroup by the newer
+        one in the same transaction; its dry run switches nothing. `committing` wraps the commit, which runs on
+        `urgent`. Raises ReindexMissing, RequestError, and StoreError if corrections keep coming."""
         if request is None:
             urgently(urgent, self._switch, back, committing)
             return None
@@ -132,7 +130,7 @@ class Corrections:
         before, client = self._client.generation, self._client.after_switch()
         args, unique = (client, self._directories, self._decoder), self._unique_external_ids
         answer = Corrections(*args, unique_external_ids=unique, committing=committing).make(request, None, urgent)
-        if not request.dry_run and self._client.generation == before:  # it changes nothing
+        if not request.dry_run and self._client.generation == before:  # an empty regroup commits nothing
             urgently(urgent, self._switch, back, committing)
         return answer
 
@@ -141,8 +139,7 @@ class Corrections:
             self._client.switch_generation(back=back)
 
     def _locked(self, request: CorrectionRequest, decoded: pa.Table | None, pictures: Pictures) -> CorrectionAnswer:
-        """Decides and commits under the lock. The pictures that it needs are read without the lock, then it is decided
-        again."""
+        """Decides and commits under the lock. If pictures are missing, reads them without the lock and repeats."""
         while True:
             with self._directories.writing(pictures.directory):
                 plan = self._planned(request, decoded, pictures)
@@ -151,7 +148,7 @@ class Corrections:
             pictures.read_wanted()
 
     def _refuse_if_changed(self, request: CorrectionRequest) -> None:
-        """Raises ChangedSince if the sender does not know a correction that was made meanwhile."""
+        """Raises ChangedSince if the sender has not seen a correction made since."""
         if request.seen is None:
             return
         at, person_ids, own = request.seen.at, request.seen.person_ids, request.seen.own
@@ -169,9 +166,9 @@ class Corrections:
     def _free(
         self, request: CorrectionRequest, decoded: pa.Table | None, pictures: Pictures, urgent: Executor | None
     ) -> CorrectionAnswer:
-        """Decides and writes the pictures without the lock, then commits under it. A decision that is outdated by then
-        is made again; after _FREE_TRIES under the lock, or frequent writers could keep it out for ever. A refusal
-        counts only if no correction was committed while it was decided."""
+        """Optimistic: decides and writes pictures without the lock, validates and commits under it. After _FREE_TRIES
+        failures, decides under the lock, so that writers cannot starve it. A refusal counts only if no correction was
+        committed meanwhile."""
         asked, directory = (request, decoded, pictures), pictures.directory
         for _ in range(_FREE_TRIES):
             before = directory.changed
@@ -187,12 +184,12 @@ class Corrections:
                 with self._directories.writing(directory):
                     if directory.changed.corrections == before.corrections:
                         raise
-        if self._client.is_after_switch:  # nobody is answered while the lock is held
+        if self._client.is_after_switch:  # deciding under the lock would stall all requests
             raise StoreError(message="Corrections came all the time: nothing was changed. Try again.")
         return urgently(urgent, self._locked, *asked)
 
     def _planned(self, request: CorrectionRequest, decoded: pa.Table | None, pictures: Pictures) -> Plan:
-        """The rows that it changes. Raises RequestErrors."""
+        """Decides the correction. Raises RequestErrors."""
         self._refuse_if_changed(request)
         if request.kind == "label":
             return labels_followed(request, pictures)
@@ -204,7 +201,7 @@ class Corrections:
         return plan
 
     def _commit_valid(self, decided: _Decided, before: Changed, ahead: dict[str, Row]) -> CorrectionAnswer | None:
-        """None: the decision is outdated. `before`: what was there when it began. `ahead`: its pictures, from
+        """Commits, or returns None if validation fails. `before`: the version before deciding. `ahead`: from
         `images_ahead`."""
         directory = decided.plan.directory
         with self._committing(), self._directories.writing(directory):
@@ -213,9 +210,9 @@ class Corrections:
             return self._commit(decided, ahead)
 
     def _commit(self, decided: _Decided, ahead: dict[str, Row] | None = None) -> CorrectionAnswer:
-        """Commits the change and applies it to the directory, whose lock the caller has."""
+        """Commits and applies the change. The caller holds the directory's lock."""
         plan, change, answer = decided.plan, decided.change, decided.answer
-        unique = self._unique_external_ids and change.origin != LABEL  # a run must not end for an id that is taken
+        unique = self._unique_external_ids and change.origin != LABEL  # a taken id must not fail a run
         _require_allowed(plan, change.before, change.after, unique_external_ids=unique)
         if decided.dry_run:
             return answer
@@ -224,7 +221,7 @@ class Corrections:
                 self._client.note_labels(change.labels)
             return answer
         done = self._client.commit(change, ahead)
-        if self._client.is_after_switch:  # the index was of the other generation
+        if self._client.is_after_switch:  # the index is of the other generation
             plan.directory.forget_index(self._client.identity.embedding_size)
         plan.directory.apply(change, done)
         if plan.undoes:
@@ -233,7 +230,7 @@ class Corrections:
 
 
 def _decided(plan: Plan, request: CorrectionRequest) -> _Decided:
-    """The change that a plan makes, with all that must be read for it."""
+    """Builds and prepares the plan's change."""
     change = plan.change(request.kind, request.origin, dry_run=request.dry_run)
     if not request.dry_run:
         change.prepare()
@@ -241,9 +238,8 @@ def _decided(plan: Plan, request: CorrectionRequest) -> _Decided:
 
 
 def _require_allowed(plan: Plan, before: Rows, after: Rows, *, unique_external_ids: bool) -> None:
-    """Checks the rows after a correction or an undo: no person is merged with one below it, or against a constraint;
-    none is left without face and name; none gets another person's external id, if these are unique. Raises
-    CorrectionImpossible, StatedTwoPeople, ExternalIdTaken; for an undo UndoBlocked."""
+    """Refuses merge cycles, merges against constraints, persons without face and name, and taken external ids if ids
+    are unique. Raises CorrectionImpossible, StatedTwoPeople, ExternalIdTaken; for an undo UndoBlocked."""
     try:
         _require_merges(plan, before, after)
         stored = plan.directory.of((*after.persons, *after.references))
@@ -287,7 +283,7 @@ def _require_merges(plan: Plan, before: Rows, after: Rows) -> None:
 
 
 def _answer(plan: Plan, request: CorrectionRequest, change: Change) -> CorrectionAnswer:
-    """The answer to a correction before its commit."""
+    """The answer, before the commit."""
     before, after, last = change.before, change.after, plan.undoes
     owners = [row["person_id"] for row in after.faces.values() if row["person_id"]]
     others = sorted(before.person_ids | after.person_ids)
@@ -311,7 +307,7 @@ def _answer(plan: Plan, request: CorrectionRequest, change: Change) -> Correctio
 
 
 def _decide(plan: Plan, request: CorrectionRequest) -> None:
-    """Adds to the plan what a correction of this kind changes. Raises RequestErrors."""
+    """Fills the plan. Raises RequestErrors."""
     persons = plan.directory.those(request.person_ids)
     if not persons and request.kind in _OF_SOMEBODY:
         raise CorrectionImpossible(detail="It names nobody.")
@@ -340,7 +336,7 @@ def _decide(plan: Plan, request: CorrectionRequest) -> None:
             plan.delete([persons[0].person_id], forgotten.PHOTOS)
         case "delete_merged" | "forget":
             everybody = [member for members in _sets(plan, persons).values() for member in sorted(members)]
-            if request.kind == "forget":  # runs leave out the faces, too
+            if request.kind == "forget":  # later runs skip the faces, too
                 plan.delete(everybody, forgotten.PHOTOS | {forgotten.FACE})
                 plan.gone_faces = {face.face_id for face in plan.faces(person_ids=plan.deleted)}
             else:
@@ -357,23 +353,23 @@ def _decide(plan: Plan, request: CorrectionRequest) -> None:
 
 
 def _sets(plan: Plan, persons: Sequence[PersonRecord]) -> dict[str, set[str]]:
-    """The root of each person -> the ids of all that are merged with it."""
+    """The merged sets of these persons: root -> ids."""
     sets = [plan.directory.merged_ids(person.person_id) for person in persons]
     return {members[0]: set(members) for members in sets}
 
 
 def _merge(plan: Plan, persons: Sequence[PersonRecord], request: CorrectionRequest) -> None:
-    if request.origin == USER and len(_sets(plan, persons)) < 2:  # `PUT /merge` may say again what is so already
+    if request.origin == USER and len(_sets(plan, persons)) < 2:  # `PUT /merge` may repeat a merge
         raise CorrectionImpossible(detail="They are one person already.")
     parents = merging.merged_parents(plan.directory, request.person_ids)
-    if request.anyway:  # else they are refused with all others, before the commit
+    if request.anyway:  # else `_require_allowed` refuses them
         plan.withdraw(broken_constraints(plan.client, plan.directory, parents))
     for person_id, parent_id in parents.items():
         plan.update(plan.directory.record(person_id), parent_id=parent_id)
 
 
 def _unmerge(plan: Plan, request: CorrectionRequest) -> None:
-    """If a user unmerges people, a constraint says that they are two."""
+    """Unmerges; if a user asks, with not-same constraints."""
     two: dict[Fact, None] = {}
     for record in merging.unmerged(plan.directory, request.person_ids):
         root = plan.directory.root_id(record.person_id)

@@ -1,8 +1,6 @@
-"""Decides the person of each face, in one way for shards and posts: a run equals posts of its photos one by one.
+"""Decides the person of each face: a run equals posting its photos one by one.
 
-Faces are decided on a view of their directory, without its lock. Under the lock a decision is made again if something
-that was committed since could change it. From the decision follow the new references, and how many photos show each
-person.
+Faces are decided on a view of their directory, without its lock, and validated under it.
 """
 
 from __future__ import annotations
@@ -27,40 +25,40 @@ from pipeline.people.types import PostRequest
 from pipeline.store import FaceVector, ReferenceOrigin
 from pipeline.types import CENTER_POSE, CONTRAST, SHARPNESS, FaceBatch, IntArray, Outcome
 
-_TRIES: Final = 1000  # while somebody is deleted, who is gone from the catalog a moment before
+_TRIES: Final = 1000  # a deletion shows in the catalog shortly before the view
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
 def failed_measures(qualities: Sequence[float], gate: MatchSettings) -> tuple[str, ...]:
-    """The measures of a face's qualities (in the order of QUALITIES) that are below the gate; empty: it may become a
-    reference (contract, section 4.2, rules 3 and 4)."""
+    """The qualities (in the order of QUALITIES) below the quality gate; if none, the face may become a reference
+    (contract, 4.2 rules 3 and 4)."""
     lowest = {CENTER_POSE: gate.min_cpq, SHARPNESS: gate.min_fsq, CONTRAST: gate.min_fcq}
     return tuple(name for (name, low), own in zip(lowest.items(), qualities, strict=True) if own < low)
 
 
 @dataclass(frozen=True)
 class Sighting:
-    """One face of a photo. The last three fields are the decision about it."""
+    """A detected face of a photo. The last three fields are its decision."""
 
-    photo: int  # number of its photo among those decided together
-    ordinal: int  # place among the faces of its photo, 0 is the largest
+    photo: int  # number of its photo in the batch
+    ordinal: int  # rank in its photo, 0 is the largest
     face: ExtractedFace
-    image_hashes: tuple[str, ...]  # of the photo's bytes and of its pixels
-    allowed: bool  # the contract's rules let it become an identity
-    failed: tuple[str, ...]  # quality measures below the gate
-    fit: bool  # good enough, and large enough, to become a reference
-    new_id: str  # id of the person that it makes if it becomes an identity
-    settled: bool = False  # a correction or an earlier face says who it is, or it is forgotten: nothing to decide
-    again: bool = False  # it takes the place of an earlier face: its person is not seen once more
+    image_hashes: tuple[str, ...]  # of the photo's bytes and pixels
+    allowed: bool  # the contract lets it become an identity
+    failed: tuple[str, ...]  # qualities below the quality gate
+    fit: bool  # good and large enough for a reference
+    new_id: str  # of the person, if it becomes an identity
+    settled: bool = False  # already resolved, by a correction or an earlier face, or forgotten
+    again: bool = False  # replaces an earlier face: its person's count stays
     outcome: Outcome = "recognised"
     person_id: str | None = None
     score: float | None = None
 
     @property
     def keeps_vector(self) -> bool:
-        """Whether its vector is stored: not of a rejected or forgotten face, nor of one below the quality gate whose
-        person a correction says."""
+        """Whether its vector is stored: not if rejected, forgotten, or assigned by a correction below the quality
+        gate."""
         poor = self.settled and bool(self.failed) and self.outcome == "matched"
         return self.outcome not in ("rejected", "removed") and not poor
 
@@ -71,22 +69,22 @@ class Sighting:
 
 @dataclass(frozen=True)
 class Decision:
-    """The decision about faces of one directory, on one view of it."""
+    """The decision about n faces on one view of their directory."""
 
     directory: Directory
     view: DirectoryView
     sightings: Sequence[Sighting]
-    faces: FaceBatch  # of the n sightings that were to be decided
+    faces: FaceBatch
     positions: IntArray  # [n] as `Decisions.position`
     matcher: Matcher
 
     @property
     def matched(self) -> set[str]:
-        """The persons whom faces matched."""
+        """The persons that faces matched."""
         return {str(s.person_id) for s in self.sightings if s.outcome == "matched"}
 
     def is_outdated(self) -> bool:
-        """Whether a later commit in the directory could change a decision. May say yes if none does."""
+        """Validation: whether a commit since could change the decision. May err towards True."""
         now = self.directory.view()
         if now.index is self.view.index:
             return False
@@ -105,8 +103,8 @@ class Decision:
 
 
 def occurrences(directory: Directory, sightings: Sequence[Sighting]) -> Counter[str]:
-    """How many more photos show each person. A merged person counts once a photo, on the record that the largest
-    face matched. The photo that made a person is not counted: a new person starts at 1."""
+    """The number of further photos of each person. A merged set counts once per photo, on the record that the largest
+    face matched. The photo that inserts a person does not count: it starts at 1."""
     made_by = {s.person_id: s.photo for s in sightings if s.outcome == "inserted"}
     counted: dict[tuple[int, str], str] = {}
     again = set()
@@ -129,7 +127,7 @@ def _batch(sightings: Sequence[Sighting]) -> FaceBatch:
 
 
 def decide_faces(directory: Directory, sightings: Sequence[Sighting], matcher: Matcher) -> Decision:
-    """Decides each of n >= 1 faces in turn: a match, a new identity, or neither. Takes no lock."""
+    """Decides n >= 1 faces in order. Takes no lock. Raises StoreError."""
     faces = _batch(sightings)
     for _ in range(_TRIES):
         view = directory.view()
@@ -152,8 +150,8 @@ def decide_faces(directory: Directory, sightings: Sequence[Sighting], matcher: M
 
 
 def decide_person(directory: Directory, sighting: Sighting, person_id: str, matcher: Matcher) -> Decision:
-    """Decides whether a face is this person's, whoever else it may be like. One that is not fit to be the reference is
-    rejected, as an insertion would be; of a person without a face none is. Takes no lock. Raises PersonUnknown."""
+    """Decides whether a face matches this person, ignoring others. An unfit face is rejected; a person without a
+    reference matches none. Takes no lock. Raises PersonUnknown."""
     view, position = directory.reference_of(person_id)
     faces = _batch([sighting])
     if position is None:
@@ -175,7 +173,7 @@ def decide_person(directory: Directory, sighting: Sighting, person_id: str, matc
 
 
 def updaters(sightings: Sequence[Sighting]) -> list[Sighting]:
-    """The faces that may update the person they matched: good enough, and the best of those of the same person."""
+    """The faces that may update the person they matched: the best `fit` one each."""
     inserted = {sighting.person_id for sighting in sightings if sighting.outcome == "inserted"}
     best: dict[str | None, Sighting] = {}
     for sighting in sightings:
@@ -187,7 +185,7 @@ def updaters(sightings: Sequence[Sighting]) -> list[Sighting]:
 
 
 def gives_way(reference: ReferenceOrigin, face: ExtractedFace, request: PostRequest, now: datetime) -> bool:
-    """Whether the reference may be replaced by this face, as far as the request has conditions."""
+    """Whether the request's conditions let this face replace the reference."""
     lower = all(old < new for old, new in zip(reference.qualities, face.qualities, strict=True))
     if request.update_if_lower_quality and not lower:
         return False
@@ -196,5 +194,5 @@ def gives_way(reference: ReferenceOrigin, face: ExtractedFace, request: PostRequ
 
 
 def urgently(urgent: Executor | None, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-    """Does work under a lock that others wait for, on the thread that is there for it; None: on the caller's."""
+    """Runs work under a lock on `urgent`; None: in the calling thread."""
     return work(*args, **kwargs) if urgent is None else urgent.submit(work, *args, **kwargs).result()

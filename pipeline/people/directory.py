@@ -1,9 +1,8 @@
-"""The identities of a directory in memory, following the catalog: what faces are decided against.
+"""The identities of a directory in memory, kept in step with the catalog.
 
-Runs and the server use the same objects. A writer has the directory's lock (`locks`) from the last look at it until
-its commit is applied here, so that the decision and the commit are one step: alone (`Directories.writing`), or with
-other posts that cannot affect it (`Directories.posting`). After a failure both read the directory again. Searches and
-listings take no lock: they work on a `view()`, which never changes.
+A writer holds the directory's lock (`locks`) from validation until its commit is applied here: alone
+(`Directories.writing`), or with posts that cannot affect it (`Directories.posting`). Searches and listings take no
+lock: a `view()` never changes.
 """
 
 from __future__ import annotations
@@ -28,13 +27,12 @@ from pipeline.people.records import Records, Stored, StoredDirectory
 from pipeline.runtime.device import HOST
 from pipeline.store import Change, Committed, LocalStore, References, Segment, segment_files
 
-MAX_TAIL: Final = 2**16  # references in memory, until they are mapped
+MAX_TAIL: Final = 2**16  # references in memory
 _log = logging.getLogger(__name__)
 
 
 class PersonIds:
-    """The persons of an index's positions: those of segments, which are read there, then those of the tail. It grows
-    with the tail."""
+    """The persons by index position: of segments, then of the tail."""
 
     def __init__(self, segments: Sequence[Segment], tail: Iterable[str]) -> None:
         self._segments = segments
@@ -54,7 +52,7 @@ class PersonIds:
         self._tail.append(person_id)
 
     def position(self, person_id: str) -> int | None:
-        """Of the person's latest reference, which may be removed."""
+        """The position of the person's latest reference, which may be removed."""
         if person_id in self._tail_positions:
             return self._tail_positions[person_id]
         for segment, start in zip(reversed(self._segments), reversed(self._starts[:-1]), strict=True):
@@ -63,28 +61,28 @@ class PersonIds:
         return None
 
     def with_tail(self, kept: Sequence[int]) -> PersonIds:
-        """A copy whose tail has the persons at these positions."""
+        """A copy with the persons at these positions as its tail."""
         return PersonIds(self._segments, map(self.__getitem__, kept))
 
 
 @dataclass(frozen=True)
 class DirectoryView:
-    """The references of a directory as they were at one moment."""
+    """A snapshot of a directory's references."""
 
     index: IndexView
-    person_ids: PersonIds  # of each position of the index
+    person_ids: PersonIds  # by index position
 
 
 class Changed(NamedTuple):
-    """How many changes a directory has followed."""
+    """Version: the number of changes that a directory has applied."""
 
     all: int = 0
-    corrections: int = 0  # deletions included
-    of_faces: int = 0  # corrections of more than columns of persons: decisions rest on the rest
+    corrections: int = 0  # including deletions
+    of_faces: int = 0  # corrections of more than columns of persons, which decisions depend on
 
 
 class Directory(Records):
-    """The identities of one directory: its records, and the index of its references."""
+    """The records and the reference index of one directory."""
 
     def __init__(
         self,
@@ -96,30 +94,30 @@ class Directory(Records):
         *,
         quantized: bool = False,
     ) -> None:
-        """`quantized`: for searches of a few faces at a time, as `ReferenceIndex` has it."""
+        """`quantized`: as for `ReferenceIndex`."""
         super().__init__(stored)
         self.account_id = account_id
         self.name = name
         self.device = device
         self.lock = DirectoryLock()
         self.loaded = False
-        self.in_doubt = False  # a change failed half-way: the store may hold more or less than this
+        self.in_doubt = False  # possibly inconsistent after a failed change: needs a reload
         self.changed = Changed()
         self._stored = stored
         self._new_index = partial(ReferenceIndex, device=device, quantized=quantized)
         self._size = embedding_size
-        self._reading = threading.Lock()  # while the index is read
-        self._maps = threading.Lock()  # held briefly, while the index and what follows are changed or read together
+        self._reading = threading.Lock()  # held while the index is read
+        self._maps = threading.Lock()  # held briefly; guards the fields below
         self._index = self._new_index(self._size)
-        self._view: DirectoryView | None = None  # None: the index is not read yet
-        self._shown = 0  # the last commit that the index shows
-        self._missed: list[tuple[Change, Committed]] | None = None  # changes since it began to be read
-        self._files: Set[str] = frozenset()  # the segments that it maps
+        self._view: DirectoryView | None = None  # None: not read yet
+        self._shown = 0  # the last commit in the index
+        self._missed: list[tuple[Change, Committed]] | None = None  # changes applied while it is read
+        self._files: Set[str] = frozenset()  # mapped segments
         self._person_ids = PersonIds([], [])
 
     def load(self) -> None:
-        """Reads what the store holds, whatever was here before: the index if it was read, else when somebody asks for
-        it. Until that is done, and if it fails, the directory answers as before. The caller has the lock alone."""
+        """Reloads from the store; the index only if it was read before. Until then, or if it fails, answers stay as
+        before. The caller holds the lock alone."""
         merges, was_all_kept = self._stored.merges(), self._all_kept
         with self._reading:
             found = None if self._view is None else self._build(self._stored.references())
@@ -127,25 +125,25 @@ class Directory(Records):
             with self._maps:
                 if found is not None:
                     self._take_index(*found)
-                self._count_change(corrected=True, of_faces=True)  # one may be committed that failed afterwards
+                self._count_change(corrected=True, of_faces=True)  # a failed change may be committed
         self.loaded, self.in_doubt = True, False
         if was_all_kept:
             self.keep_all()
 
     @property
     def memory_bytes(self) -> int:
-        """Estimate of what the vectors and the records take."""
+        """Estimated size of vectors and records."""
         return self._index.memory_bytes + super().memory_bytes
 
     def view(self) -> DirectoryView:
-        """The references as they are now."""
+        """A snapshot of the references; reads the index on first use."""
         if self._view is not None:
             return self._view
         with self._reading:
             return self._view or self._read_index()
 
     def reference_of(self, person_id: str) -> tuple[DirectoryView, int | None]:
-        """A view, and where in its index the person's reference is; None for an unknown person, and one without."""
+        """A view, and the position of the person's reference: None if unknown or without one."""
         view = self.view()
         with self._maps:
             return self._view or view, self._position(person_id)
@@ -173,7 +171,7 @@ class Directory(Records):
     def _take_index(
         self, index: ReferenceIndex, found: References, missed: Iterable[tuple[Change, Committed]] = ()
     ) -> DirectoryView:
-        """The index is this one, with the changes that it missed."""
+        """Installs an index and applies the changes that it missed."""
         self._index, self._shown, self._files = index, found.number, {segment.file for segment in found.segments}
         self._person_ids = PersonIds(found.segments, found.person_ids)
         for change, committed in missed:
@@ -181,15 +179,14 @@ class Directory(Records):
         return self._show()
 
     def forget_index(self, embedding_size: int) -> None:
-        """The index is read again when somebody asks for it: that of another generation. The caller has the lock
-        alone."""
+        """Drops the index; the next use reads the new generation's. The caller holds the lock alone."""
         with self._reading, self._maps:
             self._size, self._index, self._view = embedding_size, self._new_index(embedding_size), None
             self._person_ids, self._files = PersonIds([], []), frozenset()
             self._count_change(corrected=True, of_faces=True)
 
     def map_again(self) -> None:
-        """Maps the segments that there are now. The caller has the lock alone."""
+        """Maps the current segments. The caller holds the lock alone."""
         with self._reading:
             found = self._build(self._stored.references())
             with self._maps:
@@ -197,15 +194,15 @@ class Directory(Records):
 
     @property
     def tail(self) -> int:
-        """How many references of the index are in memory."""
+        """The number of references in memory."""
         return len(self._index) - self._index.tail_start
 
     def maps_others_than(self, files: Set[str]) -> bool:
-        """Whether it maps a segment that is not one of these any more."""
+        """Whether it maps a segment that is not in `files`."""
         return not self._files <= files
 
     def apply(self, change: Change, committed: Committed) -> None:
-        """Brings the directory to its state after a committed change. The caller has the lock."""
+        """Applies a committed change. The caller holds the lock."""
         self.follow(change, committed)
         with self._maps:
             if self._view is not None:
@@ -216,7 +213,7 @@ class Directory(Records):
             self._count_change(corrected=change.is_logged, of_faces=change.is_logged and change.is_of_faces)
 
     def _show(self) -> DirectoryView:
-        """From now on a view has what is here."""
+        """Publishes a new view."""
         self._view = DirectoryView(self._index.view(), self._person_ids)
         return self._view
 
@@ -225,7 +222,7 @@ class Directory(Records):
         self.changed = Changed(count.all + 1, count.corrections + corrected, count.of_faces + of_faces)
 
     def _change_index(self, change: Change, committed: Committed) -> None:
-        """All changes in one step, because each step copies the list of removed positions."""
+        """Changes the index in one step, because each step copies the list of removed positions."""
         if committed.number <= self._shown:
             return
         chosen = {p: face_id for p, face_id in change.after.references.items() if face_id is not None}
@@ -247,18 +244,18 @@ class Directory(Records):
         for person_id in chosen:
             self._person_ids.append(person_id)
         if self._index.worth_compacting:
-            self._index, kept = self._index.compacted()  # older views keep the old one
+            self._index, kept = self._index.compacted()  # older views keep the old index
             self._person_ids = self._person_ids.with_tail(kept.tolist())
 
 
 def _seq_of(person_id: str, change: Change, committed: Committed) -> int:
-    """The number of a person who gets a reference: drawn, or stored, or brought back by an undo."""
+    """The sequence number of a person: new, stored, or restored by an undo."""
     columns = change.after.persons.get(person_id) or {}
     return int(committed.seqs.get(person_id) or change.seqs.get(person_id) or columns["seq"])
 
 
 class Directories:
-    """The directories of a store in memory, each read when it is first used."""
+    """The directories of a store in memory, each loaded on first use."""
 
     def __init__(self, client: LocalStore, device: str = HOST, *, quantized: bool = False) -> None:
         """`quantized`: see `Directory`."""
@@ -270,7 +267,7 @@ class Directories:
         self._uses: dict[tuple[int, str], int] = {}
 
     def load_all(self) -> None:
-        """Reads every directory that holds an identity, with its index and, if they are not too many, all records."""
+        """Loads every directory that has an identity, with its index and, up to `records.KEPT`, all records."""
         for row in self._client.directories():
             with self.using(row.account_id, row.name) as directory:
                 directory.view()
@@ -282,8 +279,8 @@ class Directories:
             return list(self._loaded.values())
 
     def map_again(self, longest_tail: int = MAX_TAIL) -> None:
-        """After segments were written: lets go of those that were deleted, as with forgotten people, and of long tails
-        in memory. (On a device all references are copied, and their tails stay.)"""
+        """After segments were written: unmaps deleted ones and, on the host, replaces tails of at least `longest_tail`
+        references by segments."""
         files = set(self._client.ask(segment_files))
         for directory in self.all():
             long = directory.tail >= longest_tail and self.device == HOST
@@ -292,8 +289,8 @@ class Directories:
                     directory.map_again()
 
     def switch(self) -> None:
-        """After the store's current generation became another: maps the references of all directories again. The caller
-        keeps changes out. If that fails, it is logged, and whoever asks for them next tries again."""
+        """After a switch of generations: maps all references again. The caller keeps changes out. A failure is logged;
+        the next use tries again."""
         directories = self.all()
         for directory in directories:
             with directory.lock.alone():
@@ -307,8 +304,8 @@ class Directories:
 
     @contextmanager
     def using(self, account_id: int, name: str) -> Iterator[Directory]:
-        """The directory, for the block: there is one object for each. An empty one is forgotten after its last use, so
-        that requests for names that don't exist cost no memory."""
+        """The shared directory object, for the block. An empty one is dropped after its last use, so that unknown names
+        cost no memory."""
         key = account_id, name
         with self._lock:
             if key not in self._loaded:
@@ -318,7 +315,7 @@ class Directories:
             self._uses[key] = self._uses.get(key, 0) + 1
         try:
             if not directory.loaded:
-                with directory.lock.alone():  # the first user reads it; users of other directories need not wait
+                with directory.lock.alone():  # not self._lock: others need not wait
                     if not directory.loaded:
                         directory.load()
             yield directory
@@ -338,11 +335,10 @@ class Directories:
 
     @contextmanager
     def writing(self, *directories: Directory) -> Iterator[None]:
-        """Locks directories of one account for the caller alone, always in the same order: for the decision, the
-        commit and its `apply`.
+        """Locks directories of one account exclusively, in a fixed order, for validation, commit and `apply`.
 
-        If the block fails its commit may be in all the same, so the directories are read again: now or, if that fails,
-        before the next change. Until then they answer as before. Raises StoreError.
+        If the block fails, its commit may still be durable: the directories are reloaded now or before the next change.
+        Raises StoreError.
         """
         with ExitStack() as stack:
             for directory in sorted(directories, key=lambda d: d.name):
@@ -354,7 +350,7 @@ class Directories:
 
     @contextmanager
     def posting(self, directory: Directory) -> Iterator[PostLock]:
-        """Locks a directory for one of several posts. After a failure as `writing`. Raises StoreError."""
+        """Locks a directory for one of several posts. Failures and errors as in `writing`."""
         with directory.lock.shared(lambda: self._repair(directory)) as lock, self._doubting(directory, lock=lock):
             yield lock
 
@@ -363,20 +359,20 @@ class Directories:
         try:
             yield
         except (RequestError, InputError):
-            raise  # refused before anything was changed
+            raise  # refused before any change
         except BaseException:
             for directory in directories:
                 directory.in_doubt = True
             if lock is not None:
-                lock.end()  # others may fail as well: they would wait for this post, and it for them
+                lock.end()  # or posts that fail together would wait for each other in `_repair`
             with suppress(Exception):
                 for directory in directories:
                     self._repair(directory)
             raise
 
     def _repair(self, directory: Directory) -> None:
-        """Reads a directory in doubt again. The caller has its lock and no registered footprint."""
+        """Reloads a directory if `in_doubt`. The caller holds its lock but no footprint."""
         if directory.in_doubt:
             directory.lock.wait_until_idle()
-        if directory.in_doubt:  # nobody else read it meanwhile
+        if directory.in_doubt:  # not reloaded meanwhile
             directory.load()

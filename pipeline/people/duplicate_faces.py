@@ -1,4 +1,4 @@
-"""Rows whose file has the same bytes as another image: they take its faces, without decoding or a model."""
+"""Files with identical bytes take the original's faces, without decoding or models."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from pipeline.types import DUPLICATE, NO_FACE, OK, IntArray
 
 
 def mark_changed(row: ExtractedRow) -> None:
-    """Marks a row whose file is not the one that was scanned: without faces and hash the next run takes it up."""
+    """Marks a row whose file changed since the scan. Without a hash, the next run processes it."""
     changed = ImageChanged()
     row.status, row.reason, row.sha256 = changed.status, changed.reason, None
     row.faces, row.duplicate_of, row.image = (), None, dict.fromkeys(IMAGE_COLUMNS)
 
 
 class DuplicateResolver:
-    """Fills in the rows of one run that repeat another image, and says which run shards are still needed."""
+    """Resolves the duplicate rows of a run; knows which run shards are still needed."""
 
     def __init__(self, client: LocalStore, run: RunRow) -> None:
         self._client = client
@@ -32,12 +32,11 @@ class DuplicateResolver:
         self._earlier = lru_cache(4)(self._read_shard)
 
     def finished_by(self, shard: int) -> list[int]:
-        """The shards whose extraction no shard after `shard` needs, and that were not finished before."""
+        """The shards whose extraction `shard` is the last to need."""
         return [int(k) for k in np.flatnonzero(self._last_use == shard)]
 
     def resolve(self, rows: Sequence[ExtractedRow], first_media_id: int) -> None:
-        """Gives each duplicate among the rows of one shard the faces of its original. `first_media_id` is that of the
-        shard's first row."""
+        """Gives duplicates their original's faces. `rows`: all of a shard; `first_media_id`: of the first."""
         if not rows:
             return
         first_row = int(rows[0].manifest["row"])
@@ -59,7 +58,7 @@ class DuplicateResolver:
             return
         media_ids = sorted({int(r.manifest["source_media"]) for r in rows})
         table = self._client.faces_of_media(media_ids)
-        images = self._client.whole_images(media_ids)  # last: a server may delete a person at any time
+        images = self._client.whole_images(media_ids)  # after the faces: a server may delete a person meanwhile
         owners = table["media_id"].to_numpy()
         faces = faces_of_table(table)
         for row in rows:
@@ -72,7 +71,7 @@ class DuplicateResolver:
             row.image = images[media_id]
 
     def _find_last_use(self) -> IntArray:
-        """[shards] the last shard that needs each shard's extraction: itself, or one with a duplicate."""
+        """[shards] the last shard that needs each shard's extraction."""
         last = np.arange(int(self._run.shards or 0), dtype=np.int64)
         table = self._client.read_manifest_columns(self._run.run_id, ["row", "source_row"])
         table = table.filter(table["source_row"].is_valid())
@@ -81,7 +80,7 @@ class DuplicateResolver:
         return last
 
     def _shards_of(self, rows: npt.ArrayLike) -> IntArray:
-        """The shards that rows of the manifest are in."""
+        """The shard of each manifest row."""
         found: IntArray = np.searchsorted(self._starts, rows, side="right") - 1
         return found
 
@@ -96,5 +95,5 @@ def _copy(row: ExtractedRow, original: ExtractedRow, media_id: int) -> None:
         row.image = dict(original.image)
     elif original.status == ImageChanged.status:
         mark_changed(row)
-    else:  # where the original has no hash, neither has its copy: the next run takes both up
+    else:  # without the original's hash, the next run processes both
         row.status, row.reason, row.sha256 = original.status, original.reason, original.sha256

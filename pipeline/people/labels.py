@@ -1,7 +1,5 @@
-"""Follows labels that changed for photos whose bytes did not: persons are renamed, or single faces become others'.
-
-It is decided on a view of the directory, without its lock, as `regroup` is. docs/decisions/labels.md has the rules.
-"""
+"""Applies changed labels of unchanged photos: renames persons or moves single faces (docs/decisions/labels.md). Decided
+without the directory's lock."""
 
 from __future__ import annotations
 
@@ -26,8 +24,8 @@ from pipeline.store import (
 )
 from pipeline.texts import nfc, same_name
 
-_LISTED: Final = 1000  # of a kind
-# Why a label is not followed.
+_LISTED: Final = 1000  # per kind
+# Why a label is not applied.
 BY_HAND: Final = "renamed by hand"
 SEVERAL_NAMES: Final = "several new names for one person"
 SEVERAL_PEOPLE: Final = "several people have this name"
@@ -36,8 +34,8 @@ NO_PICTURE: Final = "no picture of a face can be had"
 
 
 def labels_followed(request: CorrectionRequest, pictures: Pictures) -> Plan:
-    """Decides what follows from the labels that changed in a directory. Raises StoreError."""
-    staying: set[int] = set()  # faces that cannot be moved: somebody would then be known by no picture
+    """Plans the changes for `request.labels`. Raises StoreError."""
+    staying: set[int] = set()  # faces that cannot move, or a person would lack a picture
     while True:
         following = _Following(pictures, request.labels, staying)
         following.decide()
@@ -50,7 +48,7 @@ def labels_followed(request: CorrectionRequest, pictures: Pictures) -> Plan:
 
 @dataclass(frozen=True)
 class _Changed:
-    """A new label of a photo whose largest face is somebody."""
+    """A new label of a photo whose largest face has a person."""
 
     photo: LabelledPhoto
     label: Label
@@ -59,7 +57,7 @@ class _Changed:
 
 
 class _Following(Plan):
-    """One attempt to follow the labels."""
+    """One attempt to apply the labels."""
 
     def __init__(self, pictures: Pictures, changes: Sequence[LabelChange], staying: set[int]) -> None:
         super().__init__(pictures)
@@ -68,14 +66,14 @@ class _Following(Plan):
         self._other_bytes = {media_id for media_id, *_, same_bytes in changes if not same_bytes}
         self._digests: dict[Label, str | None] = {}
         self._new_names: dict[str, Label] = {}  # of renamed persons
-        self._moves: dict[int, tuple[str | None, str]] = {}  # face id -> the person before and after
-        self._meant: dict[Label, set[str]] = {}  # whom the labels of single faces name
+        self._moves: dict[int, tuple[str | None, str]] = {}  # face id -> person before and after
+        self._meant: dict[Label, set[str]] = {}  # the people that labels of single faces name
         self._renamed: list[dict[str, Any]] = []
         self._relabelled: list[dict[str, Any]] = []
         self._unsettled: list[dict[str, Any]] = []
 
     def decide(self) -> None:
-        """Collects what changes; `resolve` is to follow."""
+        """Collects the changes; call `resolve` next."""
         changed: dict[str, list[_Changed]] = defaultdict(list)
         for one in self._of_somebody(self._photos(list(self._labels), [])):
             changed[one.root.person_id].append(one)
@@ -98,7 +96,7 @@ class _Following(Plan):
         self._move(sorted(singles, key=lambda one: one.photo.media_id))
 
     def resolve(self) -> set[int]:
-        """What follows for persons who lost or got faces. Returns the faces that cannot be moved."""
+        """Resolves persons who lost or got faces. Returns the faces that cannot move."""
         people = [person for pair in self._moves.values() for person in pair if person is not None]
         self.pictures.references = self.client.reference_faces(people)
         failed: set[str] = set()
@@ -106,12 +104,12 @@ class _Following(Plan):
         return {face_id for face_id, pair in self._moves.items() if failed & {*pair}}
 
     def is_outdated(self) -> bool:
-        """Also if the labels of single faces name somebody else since, such as somebody whom a post inserted."""
+        """Also if labels of single faces now name other people, such as a newly inserted one."""
         people = _PeopleByLabel(self.directory, self._new_names, self._meant)
         return super().is_outdated() or any(people.with_label(label) != found for label, found in self._meant.items())
 
     def report(self) -> FollowedLabels:
-        """In words."""
+        """The part of the answer about labels."""
         return FollowedLabels(
             renamed=len(self._renamed),
             relabelled=len(self._relabelled),
@@ -125,8 +123,8 @@ class _Following(Plan):
         return self.client.labelled_photos(self.directory.account_id, self.directory.name, media_ids, person_ids)
 
     def _of_somebody(self, photos: Sequence[LabelledPhoto]) -> list[_Changed]:
-        """The changes that somebody's name may depend on. A label that became empty, and one of a photo whose largest
-        face is nobody's, are only noted; of what was erased not even that."""
+        """The changes that may affect a person's name. Empty labels, and those of faces without a person, are only
+        stored; erased ones are ignored."""
         found: list[_Changed] = []
         nobodys: list[LabelledPhoto] = []
         roots = self.directory.roots({photo.person_id for photo in photos if photo.person_id is not None})
@@ -153,8 +151,8 @@ class _Following(Plan):
     def _of_person(
         self, root: PersonRecord, changed: Sequence[_Changed], photos: Sequence[LabelledPhoto]
     ) -> list[_Changed]:
-        """Renames a person, if the photos that gave the name have the same new one; `photos`: all with a label, now or
-        before. Returns the changes that are about single faces."""
+        """Renames a person if the photos that gave the name agree on a new one. `photos`: all with an old or new label.
+        Returns the changes that concern single faces."""
         changed = self._add_to(root, changed)
         if not changed:
             return []
@@ -179,8 +177,7 @@ class _Following(Plan):
         return [one for one in changed if one.photo.media_id not in left]
 
     def _add_to(self, root: PersonRecord, changed: Sequence[_Changed]) -> list[_Changed]:
-        """Takes the labels that agree with the person; what they say beside, such as an external id, is added. Returns
-        the others."""
+        """Resolves labels that agree with the person, adding a missing part. Returns the other changes."""
         agreeing = [one for one in changed if _agrees(root, one.label)]
         completed = {one.label: _key(_completed(root, one.label)) for one in agreeing}
         adding = {new: label for label, new in completed.items() if new != _key(_label_of(root))}
@@ -200,20 +197,19 @@ class _Following(Plan):
         photos: Sequence[LabelledPhoto],
         given: set[str | None],
     ) -> list[LabelledPhoto]:
-        """The labelled photos whose labels, before or now, are what the person is called. If there are none, and the
-        new labels take nothing away, all labelled ones."""
+        """The photos whose old or new label is the person's; if none, and the new labels replace nothing, all."""
         labelled = [photo for photo in photos if self._label_now(photo) is not None]
         givers = [photo for photo in labelled if given & {photo.label, self._label_now(photo)}]
         return givers or ([] if any(_replaced(root, one.label) for one in changed) else labelled)
 
     def _gave(self, root: PersonRecord, givers: Sequence[LabelledPhoto], label: Label) -> bool:
-        """Whether all that the label takes away came with the labels of these photos."""
+        """Whether everything that the label replaces was given by a label of these photos."""
         replaced = _replaced(root, label)
         given = {self._digests[said] for said in _said(root) if all(said[part] for part in replaced)}
         return not replaced or any(photo.label in given for photo in givers)
 
     def _label_now(self, photo: LabelledPhoto) -> str | None:
-        """The digest of what the source says of it now."""
+        """The digest of the photo's current label."""
         label = self._labels.get(photo.media_id)
         return photo.label if label is None else self._digests[label]
 
@@ -224,7 +220,7 @@ class _Following(Plan):
         self._renamed.append({"person_id": root.person_id, "name": name, "external_id": external_id, **old})
 
     def _move(self, changed: Sequence[_Changed]) -> None:
-        """Makes each of these faces that of the one person of this name; of a new one, if there is none."""
+        """Moves each face to the only person with its label, or to a new one if there is none."""
         if not changed:
             return
         faces = {face.face_id: face for face in self.faces([one.face_id for one in changed])}
@@ -271,7 +267,7 @@ class _Following(Plan):
         self.state(stated)
 
     def _denies(self, fact: Fact, target: str | None) -> bool:
-        """Whether a face of which this is stated cannot become this person's (None: a new one's)."""
+        """Whether a constraint forbids moving its face to this person (None: to a new one)."""
         same = fact.person_id is not None and self.directory.root_id(fact.person_id) == target
         return fact.kind == NOBODY or same == (fact.kind != IS)
 
@@ -289,7 +285,7 @@ class _Following(Plan):
 
 
 class _PeopleByLabel:
-    """The people of a directory whom some labels may name, by what they are called."""
+    """The people that some labels may name, by name and external id."""
 
     def __init__(self, directory: Directory, renamed: Mapping[str, Label], labels: Iterable[Label]) -> None:
         self._roots: dict[str, str] = {}
@@ -309,7 +305,7 @@ class _PeopleByLabel:
                 persons[part].add(person_id)
 
     def with_label(self, label: Label) -> set[str]:
-        """The roots of those with this name and this external id, as far as the label has them."""
+        """The roots of the people with all of the label's parts."""
         found = [persons.get(part, set()) for persons, part in zip(self._by_part, _key(label), strict=True) if part]
         return {self._roots[person_id] for person_id in set.intersection(*found)}
 
@@ -319,30 +315,30 @@ def _label_of(record: PersonRecord) -> Label:
 
 
 def _key(label: Label) -> Label:
-    """A label as it is compared."""
+    """A label in its form for comparisons."""
     name, external_id = label
     return name and nfc(name), external_id
 
 
 def _said(record: PersonRecord) -> list[Label]:
-    """The labels that may have given the person what it is called."""
+    """The labels that may have given the person its name or external id."""
     name, external_id = _label_of(record)
     return [label for label in dict.fromkeys(((name, external_id), (name, None), (None, external_id))) if any(label)]
 
 
 def _completed(record: PersonRecord, label: Label) -> Label:
-    """What a person is called by a label. What this does not say stays."""
+    """The person's name and external id after a label; parts that it lacks stay."""
     name, external_id = _label_of(record)
     return name if same_name(label[0], name) else label[0] or name, label[1] or external_id
 
 
 def _replaced(record: PersonRecord, label: Label) -> list[int]:
-    """The parts of what a person is called that a label takes away: 0, the name, and 1, the external id."""
+    """The parts that a label replaces: 0, the name, and 1, the external id."""
     pairs = enumerate(zip(_key(_label_of(record)), _key(label), strict=True))
     return [part for part, (old, new) in pairs if old and new and old != new]
 
 
 def _agrees(record: PersonRecord, label: Label) -> bool:
-    """Whether a label says who the person is: a part is the same, and none another."""
+    """Whether a part of the label equals the person's and none differs."""
     same = any(old and old == new for old, new in zip(_key(_label_of(record)), _key(label), strict=True))
     return same and not _replaced(record, label)

@@ -1,8 +1,7 @@
-"""The lock of a directory: a writer alone, or several posts at the same time that cannot affect each other.
+"""The lock of a directory, held by one writer alone or shared by posts that cannot affect each other.
 
-A writer alone holds it from the decision until the commit is applied in memory. One of several posts holds it to
-decide, registers a footprint (what the decision rests on, and what it changes), commits without the lock, and holds it
-again to apply the commit. So posts into one directory can share a transaction.
+A writer alone holds it from the decision until the commit is applied in memory. A post holds it to decide and to apply,
+but not for the commit, during which its footprint (read/write set) is registered. So posts can share a transaction.
 """
 
 from __future__ import annotations
@@ -20,18 +19,17 @@ from pipeline.types import FloatArray
 
 @dataclass(frozen=True, eq=False)
 class Footprint:
-    """What a post rests on and what it changes."""
+    """The read/write set of a post."""
 
-    person_ids: frozenset[str]  # of matched persons, and of changed records
-    external_ids: frozenset[str]  # of changed records, where no two may have the same
+    person_ids: frozenset[str]  # matched persons and changed records
+    external_ids: frozenset[str]  # of changed records, if they must be unique
     image_hashes: frozenset[str]
     faces: FloatArray  # [n, d] all faces of the image
-    new_references: Sequence[int]  # which of them become references
+    new_references: Sequence[int]  # indices of those that become references
     matcher: Matcher  # with the request's threshold
 
     def conflicts(self, other: Footprint) -> bool:
-        """Whether one of the two posts might have been decided otherwise after the other, or both change the same.
-        Errs on the side of yes."""
+        """Whether one post's commit might change the other's decision, or both write the same. May err towards True."""
         return bool(
             self.person_ids & other.person_ids
             or self.external_ids & other.external_ids
@@ -40,7 +38,7 @@ class Footprint:
         )
 
     def _may_match(self, other: Footprint) -> bool:
-        """A face of this image might match a new reference of the other's."""
+        """Whether a face of this image might match a new reference of the other."""
         if not other.new_references:
             return False
         if self.image_hashes & other.image_hashes:
@@ -55,23 +53,21 @@ class DirectoryLock:
 
     def __init__(self) -> None:
         self.changed = threading.Condition(threading.Lock())
-        self.under_way: list[Footprint] = []  # of posts that commit now
+        self.under_way: list[Footprint] = []  # of posts in progress
         self.waiting_alone = 0
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """The lock for the block, with no post under way."""
+        """Holds the lock for the block, with no post in progress."""
         with self.changed:
             self.wait_until_idle()
             yield
 
     @contextmanager
     def shared(self, refresh: Callable[[], None]) -> Iterator[PostLock]:
-        """The lock for the block, except where it is `released`. Those who wait to be alone go first, or a stream of
-        posts could keep them waiting for ever.
-
-        `refresh` is called with the lock before each decision: it repairs the directory after another post failed.
-        """
+        """Holds the lock for the block, except while `released`. Writers that wait to be alone go first, so that posts
+        cannot starve them. `refresh`, called under the lock before each decision, repairs the directory after another
+        post failed."""
         with self.changed:
             self.changed.wait_for(lambda: not self.waiting_alone)
             shared = PostLock(self, refresh)
@@ -82,17 +78,17 @@ class DirectoryLock:
                 shared.end()
 
     def wait_until_idle(self) -> None:
-        """Waits until no post is under way. The caller has the lock."""
+        """Waits until no post is in progress. The caller holds the lock."""
         self.waiting_alone += 1
         try:
             self.changed.wait_for(lambda: not self.under_way)
         finally:
             self.waiting_alone -= 1
-            self.changed.notify_all()  # newcomers, who go on when the caller releases the lock
+            self.changed.notify_all()  # for waiting posts
 
 
 class PostLock:
-    """The lock as one of several posts has it: its thread holds it between the calls of these methods."""
+    """The lock shared by a post, whose thread holds it between calls of these methods."""
 
     def __init__(self, lock: DirectoryLock, refresh: Callable[[], None]) -> None:
         self._lock = lock
@@ -100,9 +96,9 @@ class PostLock:
         self._footprint: Footprint | None = None
 
     def register(self, footprint: Footprint) -> bool:
-        """Registers the footprint until the end. False: it conflicted with a post under way. Now none is, and the
-        decision must be looked at again, once. Until then newcomers wait, or a footprint of many persons might never
-        get in."""
+        """Registers the footprint until `end`. Returns False if it conflicts with a post in progress, after waiting for
+        all posts. Then the caller must validate its decision and register again, once; new posts wait, so that large
+        footprints do not starve."""
         lock = self._lock
         if any(footprint.conflicts(other) for other in lock.under_way):
             lock.wait_until_idle()
@@ -114,7 +110,7 @@ class PostLock:
 
     @contextmanager
     def released(self) -> Iterator[None]:
-        """The block runs without the lock."""
+        """Releases the lock for the block."""
         self._lock.changed.release()
         try:
             yield
@@ -122,7 +118,7 @@ class PostLock:
             self._lock.changed.acquire()
 
     def end(self) -> None:
-        """Takes the footprint back. The thread still holds the lock."""
+        """Removes the footprint. The caller holds the lock."""
         if self._footprint is not None:
             self._lock.under_way = [other for other in self._lock.under_way if other is not self._footprint]
             self._footprint = None

@@ -1,7 +1,7 @@
-"""Merging identities: which parent pointers a merge sets and an unmerge removes.
+"""Merging identities: the parent pointers that a merge sets and an unmerge removes.
 
-A merge only sets the pointers of records that had none, so an unmerge of the same roots removes exactly these. (Of
-the same ids where one was a child already, it takes that one out of its set too.) Every record keeps its own data.
+A merge sets only empty pointers, so an unmerge of the same roots removes exactly these. (It also detaches a given id
+that was a child before.) Records keep their data.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from pipeline.store import PersonRecord
 
 
 def _records(directory: Directory, person_ids: Sequence[str], new: PersonRecord | None = None) -> list[PersonRecord]:
-    """Distinct records, the oldest first; `new` is about to be inserted. Raises PersonUnknown."""
+    """Distinct records, oldest first. `new`: a person being inserted. Raises PersonUnknown."""
     inserted = [new] if new is not None else []
     known = directory.those(one for one in person_ids if new is None or one != new.person_id)
     return [*sorted(known, key=lambda person: person.seq), *inserted]
 
 
 def root_of_merge(directory: Directory, person_ids: Sequence[str]) -> PersonRecord:
-    """The record that stands for the persons after a merge: the oldest of those that are roots with children already,
-    else the oldest without a parent; if all have one, the root above the oldest. Raises PersonUnknown."""
+    """The root after a merge: the oldest root with children, else the oldest root; if none is a root, the root of the
+    oldest. Raises PersonUnknown."""
     return _root_among(directory, _records(directory, person_ids))
 
 
@@ -34,8 +34,7 @@ def _root_among(directory: Directory, persons: Sequence[PersonRecord]) -> Person
 def merged_parents(
     directory: Directory, person_ids: Sequence[str], new: PersonRecord | None = None
 ) -> dict[str, str | None]:
-    """The parents that a merge sets, by person; its root gets none. `new`: one of the persons, who is being inserted.
-    Raises PersonUnknown."""
+    """The parents that a merge sets, by person. `new`: as in `_records`. Raises PersonUnknown."""
     persons = _records(directory, person_ids, new)
     root = _root_among(directory, persons)
     tops = dict.fromkeys(directory.root_id(person.person_id) for person in persons)
@@ -43,7 +42,7 @@ def merged_parents(
 
 
 def unmerged(directory: Directory, person_ids: Sequence[str]) -> list[PersonRecord]:
-    """The records that lose their parent by an unmerge: these persons; if all are roots, their children. Raises
+    """The records that an unmerge detaches: these persons or, if all are roots, their children. Raises
     PersonUnknown."""
     persons = _records(directory, person_ids)
     changed = [person for person in persons if person.parent_id is not None]
@@ -51,7 +50,7 @@ def unmerged(directory: Directory, person_ids: Sequence[str]) -> list[PersonReco
 
 
 def lineage(directory: Directory, parents: Mapping[str, str | None], person_id: str) -> Iterator[str]:
-    """The person and all above with these new parents (id -> parent's id), up to the root; of a circle each once."""
+    """The person and its ancestors with these new parents (id -> parent's id); stops at a cycle."""
     passed: set[str] = set()
     at: str | None = person_id
     while at is not None and at not in passed:
@@ -61,7 +60,7 @@ def lineage(directory: Directory, parents: Mapping[str, str | None], person_id: 
 
 
 def below_itself(directory: Directory, parents: Mapping[str, str | None]) -> str | None:
-    """The first of these persons who would be below itself with these parents (id -> parent's id)."""
+    """The first person in a cycle with these new parents (id -> parent's id), or None."""
     for person_id, parent_id in parents.items():
         if parent_id is not None and person_id in lineage(directory, parents, parent_id):
             return person_id
@@ -69,8 +68,7 @@ def below_itself(directory: Directory, parents: Mapping[str, str | None]) -> str
 
 
 def orphaned(directory: Directory, person: PersonRecord) -> dict[str, str | None]:
-    """The parents that change if the person is deleted, by child: its children go to its parent; if it is a root, the
-    oldest child becomes the root of the others."""
+    """The children's new parents if the person is deleted: its parent, or the oldest child as the new root."""
     children = [child.person_id for child in directory.children(person.person_id)]
     heir = person.parent_id or next(iter(children), None)
     return {child: None if child == heir else heir for child in children}

@@ -1,4 +1,4 @@
-"""`POST /people`: recognises the faces of an image, and inserts or updates as asked (contract, 4.2 and 4.3)."""
+"""`POST /people`: recognises the faces of an image; inserts or updates on request (contract, 4.2 and 4.3)."""
 
 from __future__ import annotations
 
@@ -39,17 +39,17 @@ from pipeline.types import DecodedImage
 
 @dataclass(frozen=True)
 class _Extracted:
-    """A posted image, and the faces that the post is about."""
+    """A posted image and its selected faces."""
 
     image: PostedImage
     faces: Sequence[ExtractedFace]
     described: int | None  # the face that the headers describe
-    model: str  # that measured the faces; "": it has no name
-    detection_s: float  # that the detector took for its batch
+    model: str  # that measured the faces; "": unnamed
+    detection_s: float  # the detector's, for its batch
 
 
 class Poster:
-    """Answers posts. Any number of threads may call it."""
+    """Answers posts. Thread-safe."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class Poster:
         settings: Settings,
         generation: SharedLock,
     ) -> None:
-        """`generation` is shared while a post is decided and committed: the store's generation stays the same."""
+        """`generation`: shared while a post is decided and committed, to keep the store's generation."""
         self._client = client
         self._generation = generation
         self._directories = directories
@@ -69,12 +69,11 @@ class Poster:
         self._pixel_hash = PixelHash(client.identity.pixel_key)
         self._settings = settings.serve
         self.take_generation(settings.match)
-        # For decoding and models. A post that waits for memory before, or for a lock or the disk afterwards, holds up
-        # no other.
+        # Only for decoding and models: waiting for memory, locks or the disk blocks no other post.
         self._working = threading.BoundedSemaphore(settings.serve.workers or 2 * usable_cores())
 
     def take_generation(self, match: MatchSettings) -> None:
-        """Decides by the store's current generation from now on, with this gate and threshold."""
+        """Switches to the store's current generation, with this quality gate and threshold."""
         self.match = match
         self._calibration = Calibration.from_dict(self._client.identity.calibration)
 
@@ -86,7 +85,7 @@ class Poster:
                 extracted = self._extract(image, request)
             with self._generation.shared():
                 post = self._post_of(extracted, request)
-                if post is not None:  # else it was extracted before a model came that decides by now
+                if post is not None:  # else extracted before a switch to another model
                     return self._decided(account_id, directory, post, extracted.detection_s)
 
     def _decided(self, account_id: int, directory: str, post: Post, detection_s: float) -> PostResult:
@@ -97,7 +96,7 @@ class Poster:
             provider = f"mtcnn, {self._client.identity.embedder}/{self._client.identity.weights}"
             for person_id in (request.update_person_id, request.merge_with):
                 if person_id is not None:
-                    opened.record(person_id)  # it must be there, whatever the photo shows
+                    opened.record(person_id)  # raises PersonUnknown
             if post.sightings:
                 results, updated = self._answer(opened, post)
         return PostResult(
@@ -111,7 +110,7 @@ class Poster:
         )
 
     def _extract(self, opened: OpenedImage, request: PostRequest) -> _Extracted:
-        """The image's faces, without its pixels."""
+        """Extracts the faces; drops the pixels."""
         data, decoded = opened.data, opened.load()
         table, detection_s = self._batcher.extract(decoded)
         model = (table.schema.metadata or {}).get(MODEL.encode(), b"").decode()
@@ -131,7 +130,7 @@ class Poster:
         return _Extracted(image, faces, described, model, detection_s)
 
     def _post_of(self, extracted: _Extracted, request: PostRequest) -> Post | None:
-        """The post as the current generation sees it; None: its model has not measured the faces."""
+        """The post for the current generation; None if its model has not measured the faces."""
         image, described, gate = extracted.image, extracted.described, self._gate(request)
         model = self._client.identity.model
         measured = [as_measured_by(model, face, extracted.model) for face in extracted.faces]
@@ -150,18 +149,18 @@ class Poster:
         return replace(self.match, **{key: value for key, value in asked.items() if value is not None})
 
     def _answer(self, directory: Directory, post: Post) -> tuple[list[FaceResult], bool]:
-        """The answer for each face, and whether the account changed. It is decided, and its pictures are written,
-        without the lock; again under the lock if something was committed meanwhile."""
+        """The answers, and whether the account changed. Decides and writes pictures without the lock; under it, decides
+        again if validation fails."""
         view = directory.view()
         decision = _decide(directory, post)
         similar = _similar(decision, post)
         if not (post.request.insert or post.request.update):
             return _results(decision, similar, {}), False
-        # Asked for here, as the catalog's thread may be busy: under the lock other posts would wait for it as well.
+        # Read before the lock: the catalog's thread may be busy.
         origins = matched_origins(self._client, post, decision)
         try:
             changes = Changes(self._client, self._settings, post, decision, origins)
-        except RequestError:  # memory may be behind the catalog: it counts only under the lock
+        except RequestError:  # counts only under the lock: memory may be behind the catalog
             changes = None
         pictures = changes.pictures() if changes is not None else {}
         with (
@@ -195,7 +194,7 @@ def _decide(directory: Directory, post: Post) -> Decision:
 
 
 def _similar(decision: Decision, post: Post) -> list[list[SimilarPerson]] | None:
-    """Of each face, as the directory was when it was decided; None unless the request asks for them."""
+    """The most similar people of each face, on the decision's view; None unless requested."""
     if not post.request.similar_limit:
         return None
     return most_similar(decision, post.request.similar_limit)
@@ -204,11 +203,11 @@ def _similar(decision: Decision, post: Post) -> list[list[SimilarPerson]] | None
 def select_faces(
     faces: Sequence[ExtractedFace], request: PostRequest, width: int, height: int
 ) -> tuple[Sequence[ExtractedFace], int | None]:
-    """The faces of an image that a post is about, and which of them the headers describe (None: one that is left out);
-    the others are neither processed nor answered. Both from the largest to the smallest.
+    """The faces that a post processes, and the index of the one that the headers describe (None: one that is left out).
+    Input and output are sorted from the largest face.
 
-    The headers describe the face nearest to a point, if one is given, else the largest of all. Raises SeveralFaces if
-    the request is about one face, and several are left.
+    The headers describe the face nearest to a given point, else the largest. Raises SeveralFaces if the request needs
+    one face and several remain.
     """
     kept = [face for face in faces if face.box[3] - face.box[1] >= request.larger_than * height]
     by_place = request.closest_x is not None or request.closest_y is not None
@@ -222,7 +221,7 @@ def select_faces(
 
 
 def _distance(face: ExtractedFace, request: PostRequest, width: int, height: int) -> float:
-    """Pixels from the centre of the face to the point; along one axis where only that is given."""
+    """Pixels from the face's centre to the point; along one axis if only that is given."""
     x1, y1, x2, y2 = face.box
     dx = 0.0 if request.closest_x is None else (x1 + x2) / 2 - request.closest_x * width
     dy = 0.0 if request.closest_y is None else (y1 + y2) / 2 - request.closest_y * height
@@ -230,7 +229,7 @@ def _distance(face: ExtractedFace, request: PostRequest, width: int, height: int
 
 
 def _with_pictures(image: DecodedImage, faces: Sequence[ExtractedFace]) -> list[ExtractedFace]:
-    """The faces with what is stored of them if they become references."""
+    """The faces with the pictures that references need."""
     cuts = cut_faces(image, np.array([face.box for face in faces], np.float32).reshape(-1, 4))
     return [replace(face, crop=face.crop or encode_reference_image(cut)) for face, cut in zip(faces, cuts, strict=True)]
 

@@ -1,11 +1,8 @@
-"""The records of a directory's people, read from the catalog when they are asked for.
+"""A cache of a directory's records, read from the catalog on demand; a server caches everybody, up to KEPT.
 
-Each answer of the catalog shows all commits up to a number, and what is kept of it remembers that number: a change that
-is followed afterwards is applied to what does not show it yet. So records may be ahead of the index, for the moment
-between a commit and its `Directory.apply`, and are never behind it. To a writer they are equal: whom it decides about
-nobody else changes at the time (`locks`).
-
-A server keeps everybody, if they are not more than KEPT; a command keeps those whom it asked for.
+Each record is cached with the number of the last commit that it includes; changes are applied to records that lack
+them. So records may be ahead of the index between a commit and its `Directory.apply`, but never behind. Writers see no
+difference: nobody else changes their persons meanwhile (`locks`).
 """
 
 from __future__ import annotations
@@ -21,15 +18,15 @@ from pipeline.errors import PersonUnknown
 from pipeline.store import Change, Committed, LocalStore, Merges, PersonRecord, PersonRows, References, persons
 
 KEPT: Final = 2**18  # records
-_BYTES: Final = 1200  # of the Python objects of one, measured
-_PAGE: Final = 2**14  # records that are read at once: other work of the catalog comes in between
+_BYTES: Final = 1200  # of a record's Python objects, measured
+_PAGE: Final = 2**14  # records read at once; other catalog work runs in between
 EVERYBODY: Final = 2**62
-_LONG_TAIL: Final = 4096  # references that are read as fast as they are written into a segment
+_LONG_TAIL: Final = 4096  # fewer references are read as fast as written into a segment
 _UUID: Final = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 class Stored(Protocol):
-    """What the catalog has of a directory, as it is at each call."""
+    """A directory's current rows in the catalog."""
 
     def merges(self) -> Merges: ...
 
@@ -44,11 +41,11 @@ class Stored(Protocol):
     def references(self) -> References: ...
 
     def fold(self) -> None:
-        """Writes references that are in no index segment into one, if they are many."""
+        """Writes references without an index segment into one, if there are many."""
 
 
 class StoredDirectory:
-    """That of an open store."""
+    """`Stored` of an open store."""
 
     def __init__(self, client: LocalStore, account_id: int, name: str) -> None:
         self._client = client
@@ -77,23 +74,23 @@ class StoredDirectory:
 
 
 class Records:
-    """Any thread may read; whoever has the directory's lock follows changes. Methods raise StoreError."""
+    """Any thread may read; the holder of the directory's lock calls `follow`. Methods raise StoreError."""
 
     def __init__(self, stored: Stored) -> None:
         self._stored = stored
         self._lock = threading.Lock()  # held briefly
-        self._kept: dict[str, tuple[PersonRecord, int]] = {}  # with the last commit that each shows
-        self._by_external_id: dict[str, set[str]] = {}  # of those who are kept
+        self._kept: dict[str, tuple[PersonRecord, int]] = {}  # with the last commit that each includes
+        self._by_external_id: dict[str, set[str]] = {}  # of cached records
         self._guids: set[str] = set()  # of their pictures
         self._all_kept = False
-        self._parents: dict[str, str] = {}  # of those who are merged
+        self._parents: dict[str, str] = {}  # of all merged persons
         self._children: dict[str, set[str]] = {}
         self._count = 0
-        self._counted = 0  # the last commit that the count and the parents show
-        self._followed = 0  # the last commit that was followed
+        self._counted = 0  # the last commit that the count and the parents include
+        self._followed = 0  # the last commit applied
 
     def take(self, found: Merges) -> None:
-        """Forgets what is kept. `found`: how many there are, and who is merged."""
+        """Clears the cache. `found`: the number of persons, and the parents."""
         with self._lock:
             self._forget_all()
             self._all_kept = found.count == 0
@@ -104,14 +101,14 @@ class Records:
                 self._set_parent(person_id, parent_id)
 
     def keep_all(self) -> None:
-        """Reads everybody, if they are not too many to be kept."""
+        """Caches everybody, unless there are more than KEPT."""
         seq, kept = 0, self._kept
-        while self._count <= KEPT and self._kept is kept:  # else it was forgotten in between
+        while self._count <= KEPT and self._kept is kept:  # else cleared meanwhile
             page = self._stored.persons_after(seq, _PAGE)
             records = page.records()
             with self._lock:
                 if page.number < self._followed:
-                    continue  # a change came in between: it is read again
+                    continue  # changed meanwhile: read again
                 for record in records:
                     self._keep(record, page.number)
                 self._all_kept = len(records) < _PAGE and self._kept is kept
@@ -120,24 +117,24 @@ class Records:
             seq = records[-1].seq
 
     def __len__(self) -> int:
-        """How many persons there are."""
+        """The number of persons."""
         return self._count
 
     @property
     def people(self) -> int:
-        """How many people there are: a merged set is one."""
+        """The number of people: a merged set is one."""
         with self._lock:
             return self._count - len(self._parents)
 
     @property
     def memory_bytes(self) -> int:
-        """Estimate of what is kept."""
+        """Estimated size of the cache."""
         return _BYTES * len(self._kept)
 
     # Reading
 
     def of(self, person_ids: Iterable[str]) -> dict[str, PersonRecord]:
-        """The records of those of these persons who are there."""
+        """The records of these persons, without unknown ones."""
         wanted = dict.fromkeys(person_ids)
         with self._lock:
             found = {person_id: self._kept[person_id][0] for person_id in wanted if person_id in self._kept}
@@ -158,7 +155,7 @@ class Records:
         return self.of([person_id]).get(person_id)
 
     def those(self, person_ids: Iterable[str]) -> list[PersonRecord]:
-        """The record of each of these persons, in their order, without repetitions. Raises PersonUnknown."""
+        """The records of these persons, in their order, without repetitions. Raises PersonUnknown."""
         wanted = list(dict.fromkeys(person_ids))
         found = self.of(wanted)
         if len(found) < len(wanted):
@@ -171,8 +168,7 @@ class Records:
         return record
 
     def everybody(self, at_once: int = _PAGE) -> Iterator[PersonRecord]:
-        """All, in the order of insertion. If they are not kept, `at_once` of them are read together: those of one page
-        are as they were at one moment."""
+        """All records in insertion order; uncached, in consistent pages of `at_once`."""
         with self._lock:
             kept = by_age(record for record, _ in self._kept.values()) if self._all_kept else None
         if kept is not None:
@@ -186,11 +182,11 @@ class Records:
             seq = page[-1].seq if full else seq
 
     def called(self, names: Sequence[str], external_ids: Sequence[str]) -> list[PersonRecord]:
-        """Those with one of these names, in any form of Unicode, or external ids; in the order of insertion."""
+        """Those with one of these names (in any Unicode form) or external ids, in insertion order."""
         return by_age(self.of(self._stored.persons_called(names, external_ids)).values())
 
     def with_external_id(self, external_id: str) -> list[PersonRecord]:
-        """In the order of insertion."""
+        """Those with this external id, in insertion order."""
         with self._lock:
             if self._all_kept:
                 kept = [self._kept[person_id][0] for person_id in self._by_external_id.get(external_id, ())]
@@ -198,7 +194,7 @@ class Records:
         return [record for record in self.called([], [external_id]) if record.external_id == external_id]
 
     def has_picture(self, guid: str) -> bool:
-        """Whether it is somebody's picture."""
+        """Whether it is a person's current picture."""
         with self._lock:
             if self._all_kept or guid in self._guids:
                 return guid in self._guids
@@ -207,12 +203,12 @@ class Records:
     # Merged sets
 
     def root_id(self, person_id: str) -> str:
-        """The root of a person: itself where nothing is merged, and of an unknown person."""
+        """The person's root; an unmerged or unknown one is its own."""
         with self._lock:
             return self._root_id(person_id)
 
     def roots(self, person_ids: Iterable[str]) -> dict[str, PersonRecord]:
-        """The root of each of these persons, without unknown ones."""
+        """The root by person, without unknown ones."""
         roots = {person_id: self.root_id(person_id) for person_id in person_ids}
         found = self.of(roots.values())
         return {person_id: found[root] for person_id, root in roots.items() if root in found}
@@ -226,21 +222,21 @@ class Records:
         return person_id
 
     def children(self, person_id: str) -> list[PersonRecord]:
-        """Those whose parent it is, in the order of insertion."""
+        """The children of a person, in insertion order."""
         with self._lock:
             children = list(self._children.get(person_id, ()))
         return by_age(self.of(children).values()) if children else []
 
     def merged_ids(self, person_id: str) -> list[str]:
-        """The root of a person, then all below it in any order."""
+        """The root of a person, then its other descendants in any order."""
         with self._lock:
             members = [self._root_id(person_id)]
-            for member in members:  # grows as it goes: a chain of merges may be longer than calls can be nested
+            for member in members:  # grows; a recursion might get too deep
                 members.extend(self._children.get(member, ()))
         return members
 
     def merged_sets(self, person_ids: Iterable[str]) -> dict[str, list[PersonRecord]]:
-        """Of each of these persons the root, then all below it in the order of insertion. Without unknown persons."""
+        """The merged sets by person, root first, then in insertion order; without unknown persons."""
         members = {person_id: self.merged_ids(person_id) for person_id in person_ids}
         found = self.of(itertools.chain(*members.values()))
         return {
@@ -250,13 +246,13 @@ class Records:
         }
 
     def merged_set(self, person_id: str) -> list[PersonRecord]:
-        """As `merged_sets`; empty for an unknown person."""
+        """As `merged_sets`; empty if unknown."""
         return self.merged_sets([person_id]).get(person_id, [])
 
     # Following
 
     def follow(self, change: Change, committed: Committed) -> None:
-        """Shows a committed change."""
+        """Applies a committed change."""
         after, gone, number = change.after, change.gone, committed.number
         new = [p for p, columns in after.persons.items() if columns is not None and change.before.persons[p] is None]
         with self._lock:
@@ -315,7 +311,7 @@ class Records:
 
 
 def _changed(known: PersonRecord, change: Change, committed: Committed) -> PersonRecord:
-    """The record of a stored person after a change."""
+    """A stored person's record after a change."""
     person_id, after = known.person_id, change.after
     new: dict[str, Any] = {}
     if person_id in after.persons:
@@ -331,7 +327,7 @@ def _changed(known: PersonRecord, change: Change, committed: Committed) -> Perso
 
 
 def _made(person_id: str, change: Change, committed: Committed) -> PersonRecord:
-    """The record of a person whom a change made, or brought back."""
+    """The record of a person that a change inserted or restored."""
     columns = change.after.persons[person_id] or {}
     guid, *_ = change.pictures.get(person_id, (None,))
     seq = committed.seqs.get(person_id, columns.get("seq"))
@@ -339,5 +335,5 @@ def _made(person_id: str, change: Change, committed: Committed) -> PersonRecord:
 
 
 def by_age(records: Iterable[PersonRecord]) -> list[PersonRecord]:
-    """In the order of insertion."""
+    """In insertion order."""
     return sorted(records, key=lambda record: record.seq)

@@ -1,4 +1,4 @@
-"""The pictures of stored faces that become references: read from the store, or cut from their photos."""
+"""The pictures of new references: read from the store, or cut from photos."""
 
 from __future__ import annotations
 
@@ -12,37 +12,37 @@ from pipeline.store import LocalStore, StoredFace
 
 
 def best_first(faces: Iterable[StoredFace]) -> list[StoredFace]:
-    """Faces that can be a reference, the best first: by the product of their qualities, size, then age."""
+    """The faces that can be a reference, best first: by product of qualities, size, age."""
     return sorted((f for f in faces if f.has_embedding), key=lambda f: (-f.quality, -f.area, f.face_id))
 
 
 class Pictures:
-    """Chooses faces of a directory that become references, and has their pictures."""
+    """Chooses the references of a directory's persons and holds their pictures."""
 
     def __init__(
         self, client: LocalStore, decoder: Decoder, directory: Directory, *, required: bool, locked: bool
     ) -> None:
-        """`required`: each reference has a picture. `locked`: the caller of `pick` has the directory's lock, so that it
-        reads nothing; `read_wanted` reads later, without the lock, what the next `pick` needs."""
+        """`required`: each reference needs a picture. `locked`: `pick` runs under the directory's lock and reads
+        nothing; `read_wanted`, called without it, reads what the next `pick` needs."""
         self.client = client
         self.directory = directory
-        self.wanted: list[Sequence[StoredFace]] = []  # of each, `read_wanted` is to read one
-        self.references: Mapping[str, int] | None = None  # by person, if the caller knows them for many
+        self.wanted: list[Sequence[StoredFace]] = []  # `read_wanted` reads one of each
+        self.references: Mapping[str, int] | None = None  # by person, if the caller knows many
         self._decoder = decoder
         self._required = required
         self._locked = locked
         self._read: dict[int, bytes | None] = {}
 
     def __getitem__(self, face_id: int) -> bytes | None:
-        """Of a face that was picked; None only if none is required."""
+        """The picture of a picked face; None only if not `required`."""
         return self._read[face_id]
 
     def add(self, face_id: int, picture: bytes) -> None:
-        """One that the caller has."""
+        """Adds a picture that the caller has."""
         self._read[face_id] = picture
 
     def find(self, faces: Sequence[StoredFace]) -> bool:
-        """Reads the picture of the best of the faces whose picture can be had; False: there is none."""
+        """Reads the picture of the best face that has one. Returns False if none has."""
         for face in best_first(faces):
             if face.face_id not in self._read:
                 self._read[face.face_id] = self._picture_of(face)
@@ -51,14 +51,14 @@ class Pictures:
         return False
 
     def read_wanted(self) -> None:
-        """Reads those that `pick` asked for."""
+        """Reads the pictures that `pick` lacked."""
         wanted, self.wanted = self.wanted, []
         for faces in wanted:
             self.find(faces)
 
     def pick(self, person_id: str, faces: Sequence[StoredFace]) -> int | None:
-        """The best of the faces whose picture can be had. If there is none, and a picture is required, PictureMissing
-        or CorrectionImpossible is raised; else it is the best that has a vector."""
+        """The best face with a picture. If none has: raises PictureMissing or CorrectionImpossible if `required`, else
+        the best with a vector, or None."""
         if not self._locked:
             self.find(faces)
         able = best_first(faces)
@@ -84,14 +84,13 @@ class Pictures:
         return known.get(person_id) == face.face_id
 
     def _picture_of(self, face: StoredFace) -> bytes | None:
-        """The stored picture of a face, or one cut from its photo; None if that can't be read, or is another one
-        now."""
+        """The stored picture of a face, or one cut from its photo; None if the photo is unreadable or changed."""
         guid = self.client.picture_of_face(face.face_id) if self._is_reference(face) else None
         if guid is not None:
             try:
                 return self.client.read_image(self.directory.account_id, guid)[0]
             except (ObjectUnknown, StoreDamaged):
-                if face.path is None:  # it was posted: there is no photo
+                if face.path is None:  # posted: no photo
                     raise
         try:
             return pictures_of_photo(face.path or "", face.sha256, [face.box], self._decoder)[0]

@@ -1,8 +1,7 @@
-"""Decides the stored faces of a directory anew, in the order of the store, and collects what that changes.
+"""Re-clusters the stored faces of a directory, in the order of the store, and plans the changes.
 
-It is done on a view of the directory, without its lock: `Plan.is_outdated` tells under the lock whether it stands.
-Nothing is decoded but the photos that new persons' pictures are cut from. The store has no vector of a rejected face,
-which takes part where the caller extracted it again.
+Decided without the directory's lock. Photos are decoded only for new persons' pictures. Rejected faces, which have no
+stored vector, take part only if the caller extracted them again.
 """
 
 from __future__ import annotations
@@ -48,8 +47,7 @@ _OTHER_MODEL: Final = {"embedding": None, "reason": "the store answers by anothe
 
 
 def regroup(plan: Plan, request: CorrectionRequest, decoded: pa.Table | None) -> None:
-    """Decides the directory again. `decoded`: faces that were extracted again (DECODED_SCHEMA). Raises
-    CorrectionImpossible, StoreError."""
+    """Plans the regroup. `decoded`: faces extracted again (DECODED_SCHEMA). Raises CorrectionImpossible, StoreError."""
     client, pictures = plan.client, plan.pictures
     gate = request.gate or MatchSettings()
     known = _Known(client, plan.directory)
@@ -114,21 +112,21 @@ def regroup(plan: Plan, request: CorrectionRequest, decoded: pa.Table | None) ->
 
 
 class _Known:
-    """What the store has of a directory, and what was said of it."""
+    """The stored faces, persons and constraints of a directory."""
 
     def __init__(self, client: LocalStore, directory: Directory) -> None:
         self._device = directory.device
-        # Before the faces: who is another by the commit was known by another picture, maybe.
+        # Read before the faces: a person changed since fails the validation.
         self.records = {record.person_id: record for record in directory.everybody(at_once=EVERYBODY)}
         self._faces, self.vectors = client.faces_to_regroup(directory.account_id, directory.name)
-        # Of a person who is being committed this moment nothing is known here yet.
+        # Leaves out persons whose commit is not in memory yet.
         self._faces = [f for f in self._faces if f.stored.person_id is None or f.stored.person_id in self.records]
         self.stored = {face.stored.face_id: face.stored for face in self._faces}
         self.references = {str(f.stored.person_id): f.stored.face_id for f in self._faces if f.reference}
-        self.decoded: dict[int, FaceVector] = {}  # of faces that the store has no vector of
+        self.decoded: dict[int, FaceVector] = {}  # of faces without a stored vector
         merges = client.last_merges(directory.account_id, directory.name)
         parents = {person_id: record.parent_id for person_id, record in self.records.items()}
-        # What a regroup joined, another one may part.
+        # A regroup may split what an earlier one joined.
         self._joined = {
             person_id: str(parents[person_id])
             for person_id, (kind, _, after) in merges.items()
@@ -146,7 +144,7 @@ class _Known:
                 self._is_not.setdefault(fact.face_id, []).append(fact.person_id)
 
     def groups(self) -> dict[str, Group]:
-        """Each person alone, by root."""
+        """A group of one person each, by root."""
         groups = {root: Group({root}, set(), set(), set(), held=False) for root in self.roots.values()}
         parents = {record.parent_id for record in self.records.values()}
         stated = {person_id for fact in self._facts for person_id in (fact.person_id, fact.other_id)}
@@ -165,7 +163,7 @@ class _Known:
         return groups
 
     def clustered(self, client: LocalStore, gate: MatchSettings, groups: Mapping[str, Group]) -> list[ClusteredFace]:
-        """The faces that have a vector and are not stated to be nobody, grouped in the order of the store."""
+        """The clustered faces, in the order of the store: all with a vector and no "nobody" constraint."""
         said = self._said
         faces = [f for f in self._faces if f.stored.face_id in self.vectors and f.stored.face_id not in said[NOBODY]]
         if not faces:
@@ -201,8 +199,8 @@ class _Known:
         ]
 
     def parents(self, changed: Changes) -> tuple[dict[str, str | None], list[list[str]]]:
-        """The parents that change, by person; and the persons who become one, each time the one that stands for them
-        first: one with a name, then one with whom others are merged, then the oldest."""
+        """The changed parents, by person; and the sets to merge, the new root first: one with a name, else with
+        children, else the oldest."""
         parents = {person_id: record.parent_id for person_id, record in self.records.items()}
         group_of = {person_id: changed.group_of[root] for person_id, root in self.roots.items()}
         made: dict[str, str | None] = {}
@@ -226,8 +224,8 @@ class _Known:
         return made, joins
 
     def needed(self, moves: Mapping[int, str | None]) -> set[int]:
-        """The faces that can't move, because their persons would have only faces without a vector, or these would if
-        the others of this kind stay."""
+        """The faces that cannot move, because their persons would keep only faces without a vector; including those
+        that must stay because others do."""
         losing = {self.stored[face_id].person_id for face_id in moves} - {None}
         own: dict[str | None, set[int]] = defaultdict(set)
         for face in self.stored.values():
@@ -247,7 +245,7 @@ class _Known:
             kept |= more
 
     def admitted(self, gate: MatchSettings) -> list[FaceToRegroup]:
-        """The rejected faces that this gate would admit, but for those that are stated to be nobody."""
+        """The rejected faces that pass this gate and have no "nobody" constraint."""
         rejected = (f for f in self._faces if f.stored.outcome == "rejected")
         allowed = (f for f in rejected if f.stored.face_id not in self._said[NOBODY])
         return [f for f in allowed if not failed_measures(f.qualities, gate)]
@@ -255,8 +253,7 @@ class _Known:
     def take(
         self, faces: Sequence[FaceToRegroup], decoded: pa.Table, pictures: Pictures, model: str
     ) -> list[NotDecoded]:
-        """Gives these faces the vectors that this model made of them, and `pictures` theirs. Returns those that got
-        none."""
+        """Takes these faces' vectors by this model and their pictures from `decoded`. Returns the faces without."""
         by_place = {(row["sha256"], row["ordinal"]): row for row in decoded.to_pylist()}
         missed = []
         for face in faces:
@@ -277,7 +274,7 @@ class _Known:
 
 
 def _top(person_id: str, parents: Mapping[str, str | None]) -> str:
-    """The root of a person by these parents."""
+    """The root of a person with these parents."""
     while (parent := parents[person_id]) is not None:
         person_id = parent
     return person_id

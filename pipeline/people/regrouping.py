@@ -1,9 +1,8 @@
-"""What grouping the faces of a directory anew changes: which faces go elsewhere, and which persons become one.
+"""The changes of a re-clustering: which faces move, and which persons are merged.
 
-Grouping gives clusters; persons are what is there already. A part is what a cluster has of one person. The part with a
-face that must stay (pinned by a fact, posted) or with the face that the person is known by keeps the person; any other
-goes to who has such a part in the cluster, or is a new person. Persons with such parts in one cluster become one,
-unless something is said against it.
+A part is a person's faces in a cluster. One with a fixed face (posted, or pinned by a constraint) or the reference
+keeps the person. Other faces of the cluster go to a person that keeps a part there, or become a new one. Persons that
+keep parts in one cluster are merged, unless `Group.reason_against` says no.
 """
 
 from __future__ import annotations
@@ -11,35 +10,35 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-NAME, EXTERNAL_ID, STATED = "name", "external id", "stated"  # why two persons stay two
+NAME, EXTERNAL_ID, STATED = "name", "external id", "stated"  # why two persons are not merged
 
 
 @dataclass(frozen=True)
 class ClusteredFace:
-    """A face, whose it is, and where the grouping put it."""
+    """A face with its person and its cluster."""
 
     face_id: int
     person_id: str | None  # the record
-    root: str | None  # the person: what the merges of users made of the record
-    cluster: int | None  # None: it is like nobody, and makes no person
-    fixed: bool  # it stays where it is
-    reference: bool  # its record is known by it
-    founds: bool  # it may be a person's first
-    barred: frozenset[str] = frozenset()  # the persons that it is not, as facts say
+    root: str | None  # the record's root by the merges of users
+    cluster: int | None  # None: it matches nobody and founds no person
+    fixed: bool  # must stay
+    reference: bool  # of its record
+    founds: bool  # may be a person's first
+    barred: frozenset[str] = frozenset()  # cannot-link roots
 
 
 @dataclass
 class Group:
-    """Persons that are one, and what speaks against others."""
+    """Merged persons, and what prevents further merges."""
 
     roots: set[str]
     names: set[tuple[str, ...]]
     external_ids: set[str]
-    against: set[str]  # roots that are stated to be others
-    held: bool  # they stay, even if none of their faces could make a person
+    against: set[str]  # cannot-link roots
+    held: bool  # stay even if none of their faces could found a person
 
     def reason_against(self, other: Group) -> str | None:
-        """Why the two can't be one."""
+        """Why the two cannot be merged, or None."""
         if self.against & other.roots or other.against & self.roots:
             return STATED
         if self.external_ids and other.external_ids and self.external_ids != other.external_ids:
@@ -56,16 +55,16 @@ class Group:
 
 @dataclass
 class Changes:
-    """What is to become of the faces. Those that are in neither mapping stay."""
+    """The changes; faces in neither `moved` nor `new` stay."""
 
-    moved: dict[int, str | None] = field(default_factory=dict)  # face id -> the record; None: nobody's
+    moved: dict[int, str | None] = field(default_factory=dict)  # face id -> record; None: nobody
     new: list[list[int]] = field(default_factory=list)  # the faces of each new person
-    group_of: dict[str, Group] = field(default_factory=dict)  # root -> all that are one with it
-    kept_apart: dict[tuple[str, str], str] = field(default_factory=dict)  # two roots -> why
+    group_of: dict[str, Group] = field(default_factory=dict)  # by root
+    kept_apart: dict[tuple[str, str], str] = field(default_factory=dict)  # two roots -> reason
 
 
 def changes(faces: Sequence[ClusteredFace], groups: Mapping[str, Group]) -> Changes:
-    """`faces` in the order of the store; `groups`: each root alone, which this joins."""
+    """`faces`: in the order of the store. `groups`: one for each root; this joins them."""
     made = Changes(group_of=dict(groups))
     parts = _parts(faces)
     anchored = _anchored(faces, parts)
@@ -96,14 +95,14 @@ def _parts(faces: Iterable[ClusteredFace]) -> dict[tuple[str, int], list[Cluster
 def _anchored(
     faces: Iterable[ClusteredFace], parts: Mapping[tuple[str, int], Sequence[ClusteredFace]]
 ) -> dict[int, dict[str, str]]:
-    """Cluster -> root of each person that keeps its part there -> a record to which more faces can go."""
+    """Cluster -> root of each person that keeps its part there -> record for further faces."""
     anchored: dict[int, dict[str, str]] = {}
     kept = set()
     for face in faces:
         if face.root is not None and face.cluster is not None and (face.fixed or face.reference):
             anchored.setdefault(face.cluster, {}).setdefault(face.root, str(face.person_id))
             kept.add(face.root)
-    # Of persons whose reference is in no cluster: the largest part, else the earliest.
+    # Others keep their largest part, of equals the earliest.
     rest: dict[str, tuple[int, str]] = {}
     for (root, cluster), members in parts.items():
         if root not in kept and (root not in rest or len(members) > len(parts[root, rest[root][0]])):
@@ -114,8 +113,8 @@ def _anchored(
 
 
 def _join(made: Changes, anchored: Mapping[str, str], members: Sequence[ClusteredFace]) -> None:
-    """Makes the persons of a cluster one. All its faces are like its first one, and maybe not like each other: so each
-    is joined with the first one's person or not at all."""
+    """Merges each person of a cluster with the first face's or not at all: all faces match the first, but perhaps not
+    each other."""
     roots = _first_face_first(anchored, members)
     for other in roots[1:]:
         one, two = made.group_of[roots[0]], made.group_of[other]
@@ -133,12 +132,12 @@ def _join(made: Changes, anchored: Mapping[str, str], members: Sequence[Clustere
 
 
 def _first_face_first(anchored: Mapping[str, str], members: Sequence[ClusteredFace]) -> list[str]:
-    """The persons that keep a part in the cluster: that of its first face, then in the order of their first faces."""
+    """The persons that keep a part in the cluster, that of its first face first."""
     return sorted(anchored, key=lambda root: root != members[0].root)
 
 
 def _place(made: Changes, anchored: Mapping[str, str], members: Sequence[ClusteredFace]) -> None:
-    """Finds a person for the faces of a cluster whose part does not keep one."""
+    """Assigns the cluster's faces whose part does not keep its person."""
     roots = _first_face_first(anchored, members)
     new: list[ClusteredFace] = []
     for face in members:

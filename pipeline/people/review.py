@@ -1,7 +1,7 @@
-"""People who may be one and the same: whose references are alike, but not enough to be taken for one.
+"""Finds people who may be the same: their references are similar, but do not match.
 
-The people are walked through in a given order. Those whose turn it is are compared with all others by one search of the
-index, at a threshold that is wider than the one that joins. What several faces of both say ranks the pairs.
+People are walked in a given order. A page searches the index for the next ones at a wider threshold, and ranks the
+pairs by several faces of both.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ from pipeline.people.rules import NOT_SAME
 from pipeline.store import LocalStore, PersonRecord
 from pipeline.types import IntArray
 
-WALKED: Final = 512  # people whose turn it is in one page, at most
-FACES: Final = 4  # of a person that are compared
-_NEIGHBOURS: Final = 16  # of a reference: more are like somebody whose face tells little
-_REFERENCES: Final = 4  # of a merged set that are searched for
+WALKED: Final = 512  # people walked per page, at most
+FACES: Final = 4  # compared per person
+_NEIGHBOURS: Final = 16  # per reference; with more it is not distinctive
+_REFERENCES: Final = 4  # searched per merged set
 
 
 @dataclass(frozen=True)
 class LikelyPair:
-    """Two people (roots) who may be one."""
+    """Two people (roots) who may be the same."""
 
     one: str
     other: str
-    score: float  # at the threshold that joins: the mean over all pairs of their faces that were compared
+    score: float  # mean over the compared pairs of faces
     best: float
     compared: int  # pairs of faces
     together: int  # photos that show both
-    faces: tuple[list[dict[str, Any]], list[dict[str, Any]]]  # that were compared, as rows of `best_faces`
+    faces: tuple[list[dict[str, Any]], list[dict[str, Any]]]  # compared, as rows of `best_faces`
 
 
 @dataclass(frozen=True)
 class ReviewPage:
-    """The pairs of the people whose turn it was, the most likely first."""
+    """The pairs of the walked people, most likely first."""
 
     pairs: Sequence[LikelyPair]
     walked: int  # people
@@ -57,9 +57,9 @@ def review(
     wide: Matcher,
     count: int,
 ) -> ReviewPage:
-    """The pairs of the first of `people` (roots) with those who come later: of as many as make `count` pairs, or of
-    WALKED. `others`: root -> place in the order, of all that count. Pairs that are stated to be two people are left
-    out. `narrow` joins; `wide` says who is alike."""
+    """The pairs of `people` (roots) with people later in the order, without not-same pairs. Walks at most WALKED
+    people, until `count` pairs are found. `others`: root -> place in the order, of all people that count. `narrow`: the
+    matcher that scores; `wide`: the one that finds similar people."""
     found, walked = _alike(directory, people[:WALKED], others, wide, count)
     there = directory.merged_sets(dict.fromkeys(itertools.chain(*found)))
     members = {root: [record.person_id for record in records] for root, records in there.items()}
@@ -71,15 +71,15 @@ def review(
 def compared(
     client: LocalStore, directory: Directory, pairs: Sequence[tuple[str, str]], matcher: Matcher
 ) -> list[LikelyPair]:
-    """These pairs of people (roots), the most likely first, as far as both have faces. `client`: by whose vectors."""
+    """These pairs of people (roots) if both have faces, most likely first. `client`: the store of the vectors."""
     there = directory.merged_sets(dict.fromkeys(itertools.chain(*pairs)))
     members = {root: [record.person_id for record in records] for root, records in there.items()}
     return _ranked(client, [pair for pair in pairs if members.keys() >= {*pair}], members, matcher)
 
 
 def most_similar(directory: Directory, people: Sequence[str], matcher: Matcher) -> Iterator[tuple[str, str, float]]:
-    """Each of these people (roots) with the roots of the references that are most similar to its own, and their
-    contract distances. Without hidden people."""
+    """Pairs of each of these people (roots) with the roots of the most similar references, and contract distances.
+    Without hidden people."""
     shown = [root for root, record in directory.of(people).items() if not record.ignored]
     view, owners, positions = _references_of(directory, shown)
     near = matcher.nearest(view.index, view.index.vectors_at(positions), _NEIGHBOURS)
@@ -92,7 +92,7 @@ def most_similar(directory: Directory, people: Sequence[str], matcher: Matcher) 
 
 
 def _references_of(directory: Directory, people: Sequence[str]) -> tuple[DirectoryView, list[str], IntArray]:
-    """A view, the person (root) of each reference that is searched for, and its position."""
+    """A view; the root and the position of each reference to search."""
     view, owners, positions = directory.view(), [], []
     for root, records in directory.merged_sets(people).items():
         for position in islice(_references(directory, view, records), _REFERENCES):
@@ -104,7 +104,7 @@ def _references_of(directory: Directory, people: Sequence[str]) -> tuple[Directo
 def _alike(
     directory: Directory, people: Sequence[str], others: Mapping[str, int], wide: Matcher, count: int
 ) -> tuple[list[tuple[str, str]], int]:
-    """Pairs of roots, the one whose turn it is first; and how many had their turn."""
+    """Pairs of roots, the walked one first; and the number of walked people."""
     view, owners, positions = _references_of(directory, people)
     near = wide.nearest(view.index, view.index.vectors_at(positions), _NEIGHBOURS, matching=True).positions
     found: dict[tuple[str, str], None] = {}
@@ -122,7 +122,7 @@ def _alike(
 
 
 def _references(directory: Directory, view: DirectoryView, records: Sequence[PersonRecord]) -> Iterator[int]:
-    """The positions in the view of a merged set's references."""
+    """A merged set's reference positions in the view."""
     for record in records:
         seen, position = directory.reference_of(record.person_id)
         if position is not None and seen.index.lineage is view.index.lineage and position < len(view.index):
@@ -130,7 +130,7 @@ def _references(directory: Directory, view: DirectoryView, records: Sequence[Per
 
 
 def _stated(client: LocalStore, directory: Directory, members: Mapping[str, Sequence[str]]) -> set[frozenset[str]]:
-    """The pairs of roots that are stated to be two people."""
+    """The pairs of roots with a not-same constraint."""
     everybody = [person_id for ids in members.values() for person_id in ids]
     apart = set()
     for fact in client.facts_about([], everybody):
@@ -146,7 +146,7 @@ def _ranked(
     narrow: Matcher,
     wide: Matcher | None = None,
 ) -> list[LikelyPair]:
-    """By what several faces say; with `wide` without those whom they speak against."""
+    """Scores the pairs by several faces; drops those whose mean distance does not match `wide`, if given."""
     wanted = {root for pair in pairs for root in pair}
     root_of = {person_id: root for root in wanted for person_id in members[root]}
     faces: dict[str, list[dict[str, Any]]] = {root: [] for root in wanted}
@@ -158,7 +158,7 @@ def _ranked(
     ranked = []
     for (one, other), photos in zip(pairs, together, strict=True):
         both = [(a["face_id"], b["face_id"]) for a in faces[one] for b in faces[other]]
-        if not both or not all(face_id in vectors for pair in both for face_id in pair):  # some went meanwhile
+        if not both or not all(face_id in vectors for pair in both for face_id in pair):  # deleted meanwhile
             continue
         first, second = (np.stack([vectors[pair[side]].embedding for pair in both]) for side in (0, 1))
         distances = narrow.distances(first, second)

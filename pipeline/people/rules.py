@@ -1,7 +1,4 @@
-"""The rules for changes of people that the page, the command line, the API and labels ask alike.
-
-Constraints say that two people are two; an external id may be one person's alone; a label may be somebody else's.
-"""
+"""Rules for all changes of people: not-same constraints, unique external ids, conflicting labels."""
 
 from __future__ import annotations
 
@@ -23,15 +20,14 @@ _COLUMNS: Final = tuple(field.name for field in fields(PersonRecord) if field.na
 
 
 def two_people(one: str, other: str) -> Fact:
-    """The constraint that two persons are two people."""
+    """The not-same constraint of two persons."""
     return Fact(NOT_SAME, None, min(one, other), max(one, other))
 
 
 def broken_constraints(
     client: LocalStore, directory: Directory, parents: Mapping[str, str | None], withdrawn: Collection[Fact] = ()
 ) -> list[Fact]:
-    """The constraints, but those that are withdrawn, whose two people these new parents (id -> parent's id) would make
-    one."""
+    """The not-same constraints that these new parents (id -> parent's id) would violate, except `withdrawn`."""
     ids = {person_id for pair in parents.items() for person_id in pair if person_id is not None}
     joined = {member for one in ids for member in directory.merged_ids(one)}
     constraints = [fact for fact in client.facts_about([], sorted(joined)) if fact not in withdrawn]
@@ -40,29 +36,29 @@ def broken_constraints(
 
 
 def together(directory: Directory, parents: Mapping[str, str | None], constraints: Iterable[Fact]) -> list[Fact]:
-    """Those of the constraints whose two people are one with these new parents (id -> parent's id)."""
+    """The not-same constraints of two people with one root by these new parents (id -> parent's id)."""
 
     def root(person_id: str) -> str:
-        *_, top = lineage(directory, parents, person_id)  # a circle is refused elsewhere
+        *_, top = lineage(directory, parents, person_id)  # cycles are refused elsewhere
         return top
 
     return [f for f in constraints if f.kind == NOT_SAME and root(str(f.person_id)) == root(str(f.other_id))]
 
 
 def require_free(directory: Directory, external_id: str | None, owner_id: str | None) -> None:
-    """Raises ExternalIdTaken if somebody else than the owner has this external id."""
+    """Raises ExternalIdTaken if anyone but the owner has this external id."""
     if external_id is not None and any(p.person_id != owner_id for p in directory.with_external_id(external_id)):
         raise ExternalIdTaken
 
 
 def joined_name(first: str | None, last: str | None) -> str | None:
-    """The whole name if only these are known."""
+    """The full name from its parts."""
     return " ".join(part for part in (first, last) if part) or None
 
 
 def label_conflict(record: PersonRecord, said: PersonChange) -> Conflict | None:
-    """What in the headers says that a face is not this person, whatever its score. External ids decide if both have
-    one; else first, last and whole names do, each compared with the stored one of its kind."""
+    """How the headers contradict that a face is this person, or None. External ids decide if both have one; else first,
+    last and full names."""
     if said.external_id is not None and record.external_id is not None:
         return "external-id" if said.external_id != record.external_id else None
     names = (*_parts(record, said), (_said_name(record, said), record.name))
@@ -70,7 +66,7 @@ def label_conflict(record: PersonRecord, said: PersonChange) -> Conflict | None:
 
 
 def changed(record: PersonRecord, change: PersonChange) -> PersonRecord:
-    """The record with the change. Raises MetadataTooLarge."""
+    """The changed record. Raises MetadataTooLarge."""
     return replace(
         record,
         name=_text(record.name, _said_name(record, change)),
@@ -84,23 +80,23 @@ def changed(record: PersonRecord, change: PersonChange) -> PersonRecord:
 
 
 def difference(old: PersonRecord, new: PersonRecord) -> dict[str, Any]:
-    """The columns of a person in which the new record differs."""
+    """The columns that differ, with their new values."""
     return {name: getattr(new, name) for name in _COLUMNS if getattr(new, name) != getattr(old, name)}
 
 
 def row_of(record: PersonRecord) -> dict[str, Any]:
-    """A person as the rows of a change have it."""
+    """A person as a row of a `Change`."""
     return {name: getattr(record, name) for name in _COLUMNS}
 
 
 def _parts(record: PersonRecord, said: PersonChange) -> tuple[tuple[str | None, str | None], ...]:
-    """The first and the last name, each as it is said and as it is stored."""
+    """(new, stored) of the first and the last name."""
     return (said.first_name, record.first_name), (said.last_name, record.last_name)
 
 
 def _said_name(record: PersonRecord, said: PersonChange) -> str | None:
-    """The whole name. One that is only joined takes a part that was not sent from the record, and says nothing of a
-    record that has a name and these parts already."""
+    """The full name to set. One joined from parts takes a missing part from the record; it is None if the record has a
+    name and these parts."""
     parts = _parts(record, said)
     if not said.joined:
         return said.name

@@ -1,7 +1,6 @@
-"""IdentityService: everything the server answers, over one open store. Knows no HTTP.
+"""IdentityService: everything that the server answers, over one open store, without HTTP.
 
-Every method may be called from any thread. The caller has authenticated the account, which it names by its id. A
-directory that holds no identity is an empty one.
+Methods are thread-safe. The caller has authenticated the account. Unknown directories count as empty.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from pipeline.runtime.device import resolve_device
 from pipeline.runtime.shared_lock import SharedLock
 from pipeline.store import Catalog, CorrectionAnswer, CorrectionRequest, LocalStore, PersonRecord
 
-_SWITCH_S: Final = 10.0  # that a swap waits for requests, while new ones wait for it
+_SWITCH_S: Final = 10.0  # that a switch waits for running requests, blocking new ones
 
 
 class IdentityService:
@@ -40,7 +39,7 @@ class IdentityService:
     def __init__(self, client: LocalStore, extractor: BatchExtractor, decoder: Decoder, settings: Settings) -> None:
         self._client = client
         self.extractor = extractor
-        # A request brings a few faces: on a CPU, a quantized copy finds them sooner.
+        # A quantized copy is faster on a CPU for the few faces of a request.
         self.directories = Directories(client, resolve_device(settings.run.device), quantized=True)
         self.batcher = MicroBatcher(
             extractor,
@@ -48,7 +47,7 @@ class IdentityService:
             max_pixels=settings.run.batch_pixels,
             queue_images=settings.serve.queue_images,
         )
-        self._generation = SharedLock()  # shared by what is decided by the store's current generation
+        self._generation = SharedLock()  # shared by decisions that use the current generation
         self._poster = Poster(client, self.directories, self.batcher, decoder, settings, self._generation)
         self._long_work = LongWork("corrections")
         unique = settings.serve.unique_external_ids
@@ -58,14 +57,13 @@ class IdentityService:
         self._housekeeper = Housekeeper(client, self.directories)
 
     def load(self) -> None:
-        """Prepares a server: reads all directories, so that no request waits for that, and lets the housekeeper fold
-        what a killed server left."""
+        """Loads all directories; lets the housekeeper compact what a killed server left."""
         self.directories.load_all()
         self._client.submit(Catalog.prefer_short_statements)
         self._housekeeper.note_change()
 
     def post(self, account_id: int, directory: str, data: bytes, request: PostRequest) -> PostResult:
-        """Recognises the faces of an image, and inserts or updates as the request asks; durable when it returns.
+        """Recognises the faces of an image; inserts or updates on request, durably.
 
         Raises ImageRejected, PersonHeadersRequired, ExternalIdTaken, TooManyDirectories, Overloaded.
         """
@@ -77,12 +75,12 @@ class IdentityService:
     # Reading
 
     def records(self, account_id: int, directory: str) -> Iterator[PersonRecord]:
-        """All, in the order of insertion."""
+        """All records, in insertion order."""
         with self.directories.using(account_id, directory) as opened:
             yield from opened.everybody()
 
     def people(self, account_id: int, directory: str, person_ids: Sequence[str]) -> list[PersonView]:
-        """Of each of these persons who is there."""
+        """These persons, without unknown ones."""
         with self.directories.using(account_id, directory) as opened:
             found = opened.of(person_ids)
             return person_views(opened, [found[person_id] for person_id in person_ids if person_id in found])
@@ -94,12 +92,12 @@ class IdentityService:
         raise PersonUnknown
 
     def people_by_external_id(self, account_id: int, directory: str, external_id: str) -> list[PersonView]:
-        """Everybody with this external id, in the order of insertion."""
+        """The people with this external id, in insertion order."""
         with self.directories.using(account_id, directory) as opened:
             return person_views(opened, opened.with_external_id(external_id))
 
     def merged_set(self, account_id: int, directory: str, person_id: str) -> list[str]:
-        """The root of a person, then all who are merged with it. Raises PersonUnknown."""
+        """The merged set of a person, its root first. Raises PersonUnknown."""
         with self.directories.using(account_id, directory) as opened:
             members = opened.merged_set(person_id)
         if not members:
@@ -107,15 +105,14 @@ class IdentityService:
         return [record.person_id for record in members]
 
     def pictures(self, account_id: int, directory: str, person_ids: Sequence[str]) -> dict[str, str]:
-        """The guid of a picture of each of these people: their own, or of one who is merged with them; without those
-        who have none."""
+        """By person, the guid of the first picture in its merged set; without those who have none."""
         with self.directories.using(account_id, directory) as opened:
             sets = opened.merged_sets(person_ids)
         guids = {p: next((r.image_guid for r in records if r.image_guid), None) for p, records in sets.items()}
         return {person_id: guid for person_id, guid in guids.items() if guid is not None}
 
     def face_image(self, account_id: int, directory: str, person_id: str) -> StoredImage:
-        """The record's own current picture. Raises PersonUnknown, and ObjectUnknown where it has none."""
+        """The record's own current picture. Raises PersonUnknown, and ObjectUnknown if it has none."""
         with self.directories.using(account_id, directory) as opened:
             while True:
                 guid = opened.record(person_id).image_guid
@@ -129,9 +126,9 @@ class IdentityService:
                             raise
 
     def stored_object(self, account_id: int, directory: str, guid: str, *, at_rest: bool) -> StoredImage:
-        """The picture `guid`, or the bytes at rest (encrypted in an encrypted store).
+        """The picture `guid`, or its bytes `at_rest` (encrypted in an encrypted store).
 
-        Raises ObjectUnknown, and ObjectReplaced for a day after an update took the picture away.
+        Raises ObjectUnknown, or ObjectReplaced for a day after an update replaced it.
         """
         with self.directories.using(account_id, directory) as opened:
             try:
@@ -146,8 +143,8 @@ class IdentityService:
     # Changing
 
     def correct(self, request: CorrectionRequest, decoded: pa.Table | None = None) -> CorrectionAnswer:
-        """Puts right whose a face is, or what a person is called; see `corrections`. Raises RequestError, as
-        PersonUnknown, ExternalIdTaken, MetadataTooLarge, CorrectionImpossible and StatedTwoPeople."""
+        """Makes a correction (`Corrections.make`). Raises RequestErrors such as PersonUnknown, ExternalIdTaken,
+        MetadataTooLarge, CorrectionImpossible, StatedTwoPeople."""
         self._housekeeper.note_change()
         if self._is_long(request):
             return self._long_work.do(self._corrections.make, request, decoded, self._long_work.urgent)
@@ -155,8 +152,7 @@ class IdentityService:
             return self._corrections.make(request, decoded)
 
     def _is_long(self, request: CorrectionRequest) -> bool:
-        """Whether it may change thousands of faces. An undo is so if what it takes back is; only to say what that is
-        waits for no other."""
+        """Whether it may change thousands of faces. An undo is long if its correction was; its dry run never queues."""
         if request.kind != "undo":
             return request.kind in LONG
         if request.dry_run:
@@ -166,7 +162,7 @@ class IdentityService:
         return undone is not None and undone.what in LONG
 
     def delete_directory(self, account_id: int, directory: str) -> int:
-        """Deletes every person in it with everything of theirs; returns how many. Raises DirectoryUnknown."""
+        """Deletes all persons and their data; returns their number. Raises DirectoryUnknown."""
         with (
             self._generation.shared(),
             self.directories.using(account_id, directory) as opened,
@@ -178,7 +174,7 @@ class IdentityService:
         return deleted
 
     def enrol_shard(self, run_id: str, shard: int) -> None:
-        """Decides and commits an extracted shard of a planned run, between requests. Raises StoreError."""
+        """Decides and commits an extracted shard, at low priority. Raises StoreError."""
         self._shard_work.do(self._shards.enrol, run_id, shard)
         self._housekeeper.note_change()
 
@@ -186,15 +182,14 @@ class IdentityService:
 
     @property
     def match(self) -> MatchSettings:
-        """The gate and the threshold that posts are decided by."""
+        """The quality gate and threshold for posts."""
         return self._poster.match
 
     def switch_generation(
         self, match: MatchSettings, request: CorrectionRequest | None, *, back: bool
     ) -> CorrectionAnswer | None:
-        """`Corrections.switch_generation`, between other long corrections. Afterwards posts are decided with this gate
-        and threshold. They wait while the references are mapped; those that were decided before are committed. Raises
-        StoreError as well, if requests are not done in time."""
+        """`Corrections.switch_generation`, queued with long corrections. Later posts wait until the new references are
+        mapped, and use `match`. Also raises StoreError if running requests take too long."""
         self._housekeeper.note_change()
         committing, urgent = partial(self._switching, match), self._long_work.urgent
         switch = self._corrections.switch_generation
@@ -202,9 +197,9 @@ class IdentityService:
 
     @contextmanager
     def _switching(self, match: MatchSettings) -> Iterator[None]:
-        """Requests wait during the block and, if it made another generation the current one, until the directories have
-        mapped its references. Raises StoreError if requests are not done in time."""
-        self._client.fold_tails()  # before anybody waits
+        """Blocks requests during the block and, if it switched the generation, until its references are mapped. Raises
+        StoreError if running requests take too long."""
+        self._client.fold_tails()  # before requests are blocked
         with ExitStack() as stack:
             try:
                 stack.enter_context(self._generation.alone(_SWITCH_S))
@@ -213,7 +208,7 @@ class IdentityService:
             before = self._client.generation
             try:
                 yield
-            finally:  # an error may come after the commit
+            finally:  # also on an error: it may come after the commit
                 if self._client.generation != before:
                     self._poster.take_generation(match)
                     self.directories.switch()
@@ -221,7 +216,7 @@ class IdentityService:
     # Keeping house
 
     def close(self) -> None:
-        """Stops the threads; requests in hand are finished first. The store stays open."""
+        """Finishes requests in progress and stops the threads. The store stays open."""
         self.batcher.close()
         self._shard_work.close()
         self._long_work.close()

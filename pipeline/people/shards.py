@@ -1,7 +1,6 @@
-"""Enrols extracted shards: decides every face in manifest order, and commits each shard as a whole.
+"""Enrols extracted shards: decides faces in manifest order and commits each shard atomically.
 
-A server goes on answering meanwhile: a shard is decided, and its files are written, without the locks of its
-directories.
+Deciding and writing files take no directory locks, so a server keeps answering.
 """
 
 from __future__ import annotations
@@ -57,32 +56,32 @@ from pipeline.store import (
 )
 from pipeline.types import QUALITIES, ByteArray
 
-# Times a shard is decided without the locks before it is decided under them.
+# Attempts without the locks before one under them.
 _FREE_TRIES: Final = 3
 _MANIFEST_COLUMNS: Final = ("row", "path", "directory", "bytes", "name", "external_id", "extra")
 
 
 @dataclass(frozen=True)
 class _Shard:
-    """A shard to be committed."""
+    """A shard to commit."""
 
     number: int
     rows: Sequence[ExtractedRow]
     directories: Mapping[str, Directory]  # of its rows, by name
     media_id: int  # of its first row
     face_id: int  # of its first face
-    folder: str  # what the guids of its pictures begin with: one folder holds them all, made and synced once
+    folder: str  # prefix of its pictures' guids: one folder, made and synced once
 
 
 @dataclass(frozen=True)
 class _Part:
-    """What a shard has of one directory, decided."""
+    """A shard's decided faces of one directory."""
 
     directory: Directory
-    before: Changed  # it was decided afterwards
+    before: Changed  # the version before the decision
     photos: ChangedPhotos
     faces: Mapping[int, Sighting]  # by face id, in manifest order
-    decision: Decision | None  # None: nothing was to be decided
+    decision: Decision | None  # None: all faces were resolved already
 
     def is_outdated(self) -> bool:
         return (
@@ -92,16 +91,13 @@ class _Part:
         )
 
     def new_references(self) -> dict[int, Sighting]:
-        """The shard's faces by which persons are known from now on."""
+        """The shard's faces that become references."""
         chosen = set(self.photos.plan.rows()[1].references.values())
         return {n: s for n, s in self.faces.items() if s.outcome == "inserted" or n in chosen}
 
 
 class Enroller:
-    """Groups and commits the shards of one run, in order.
-
-    It decides with the settings that the run was planned with, so that a resumed run is one run.
-    """
+    """Decides and commits the shards of one run, in order, with the settings of its planning."""
 
     def __init__(
         self,
@@ -112,8 +108,7 @@ class Enroller:
         urgent: Executor | None = None,
         held: HeldPictures | None = None,
     ) -> None:
-        """`decoder`: for pictures that neither the extraction made nor `held` has. `urgent`: for the work under the
-        locks."""
+        """`decoder`: for pictures that neither the extraction nor `held` has. `urgent`: runs work under the locks."""
         self._client = client
         self._run = run
         planned = MatchSettings(**run.settings["match"])
@@ -128,7 +123,7 @@ class Enroller:
         self._duplicates = DuplicateResolver(client, run)
 
     def commit(self, shard: int, manifest: pa.Table, extracted: pa.Table) -> None:
-        """Decides the faces of one shard and commits it. Raises StoreError."""
+        """Decides and commits one shard. Raises StoreError."""
         rows = read_rows(manifest, extracted)
         media_id, _ = self._client.reserve_ids(len(rows), 0)
         self._duplicates.resolve(rows, media_id)
@@ -143,15 +138,15 @@ class Enroller:
         self._directories.map_again()
 
     def _commit_decided(self, shard: _Shard) -> None:
-        """Decides the shard without the locks and commits it under them. A decision that is outdated by then is made
-        again; after _FREE_TRIES under the locks, or frequent posts could keep it out for ever."""
+        """Optimistic: decides without the locks, validates and commits under them. After _FREE_TRIES failures, decides
+        under the locks, so that posts cannot starve it."""
         for _ in range(_FREE_TRIES):
             if urgently(self._urgent, self._commit_valid, shard, *self._prepare(shard)):
                 return
         urgently(self._urgent, self._decide_locked, shard)
 
     def _commit_valid(self, shard: _Shard, parts: Sequence[_Part], files: PreparedShard) -> bool:
-        """False: the decision is outdated."""
+        """Commits, or returns False if validation fails."""
         with self._directories.writing(*shard.directories.values()):
             valid = not any(part.is_outdated() for part in parts)
             if valid:
@@ -164,14 +159,14 @@ class Enroller:
             self._commit(shard, files)
 
     def _commit(self, shard: _Shard, files: PreparedShard) -> None:
-        """The transaction, and then the same in memory. Under the directories' locks."""
+        """Commits and applies to memory. The caller holds the directories' locks."""
         committed = self._client.commit_prepared(files)
         for change, done in zip(files.commit.changes, committed, strict=True):
             shard.directories[change.directory].apply(change, done)
 
     def _prepare(self, shard: _Shard) -> tuple[list[_Part], PreparedShard]:
-        """Decides the shard and writes its files. If a picture is to be cut from a photo that changed or vanished since
-        the scan, the photo's row loses its faces, and the shard is decided again."""
+        """Decides the shard and writes its files. If a picture's photo changed or vanished since the scan, removes its
+        faces and decides again."""
         parts = self._decide(shard)
         while unreadable := self._add_pictures(shard, parts):
             for row in unreadable:
@@ -179,7 +174,7 @@ class Enroller:
             parts = self._decide(shard)
         changes = [self._change(shard, part) for part in parts]
         changes = [change for change in changes if change.persons or change.leaving]
-        changes.sort(key=lambda change: min(change.vectors, default=shard.face_id))  # directories by their first face
+        changes.sort(key=lambda change: min(change.vectors, default=shard.face_id))  # by first face
         media = list(enumerate(shard.rows, shard.media_id))
         faces = sorted((face_id, s) for part in parts for face_id, s in part.faces.items())
         files = self._client.prepare_shard(
@@ -200,7 +195,7 @@ class Enroller:
         return parts, files
 
     def _decide(self, shard: _Shard) -> list[_Part]:
-        """Decides every face, each directory for itself."""
+        """Decides each directory's faces."""
         before = {name: directory.changed for name, directory in shard.directories.items()}
         rows: dict[str, dict[int, ExtractedRow]] = {name: {} for name in shard.directories}
         for photo, row in enumerate(shard.rows):
@@ -221,9 +216,8 @@ class Enroller:
         return parts
 
     def _sightings(self, shard: _Shard) -> dict[str, dict[int, Sighting]]:
-        """All faces by directory and face id, in manifest order, those of a photo from the largest. What was stated of
-        a face holds for the same face of a copy; a forgotten one is not taken up again, nor one of a photo that was
-        forgotten since it was planned."""
+        """All faces by directory and id, in manifest order, largest first in a photo. Constraints apply to identical
+        copies. Forgotten faces, and those of photos forgotten since planning, are "removed"."""
         account, hashes = self._run.account_id, [str(row.sha256) for row in shard.rows]
         places = [(photo, ordinal) for photo, row in enumerate(shard.rows) for ordinal in range(len(row.faces))]
         gone = self._client.forgotten_faces(account, [(hashes[photo], ordinal) for photo, ordinal in places])
@@ -259,24 +253,23 @@ class Enroller:
         )
 
     def _uuid(self, kind: str, row: ExtractedRow, ordinal: int) -> str:
-        """A UUID that the same face of the same run always gets: a commit that was cut off and repeated writes the
-        same files again. The run's own random id keeps it unguessable."""
+        """A UUID fixed for a face of a run, so that a repeated commit writes the same files. The random run id makes it
+        unguessable."""
         return self._uuid_of(f"{kind}:{row.manifest['row']}:{ordinal}")
 
     def _uuid_of(self, text: str) -> str:
         return str(uuid.uuid5(uuid.UUID(self._run.run_id), text))
 
     def _change(self, shard: _Shard, part: _Part) -> Change:
-        """What the shard changes in a directory: new persons, in the order of the manifest, who was seen again, and
-        what follows from photos that it replaces."""
+        """The shard's change of a directory: new persons in manifest order, counters, and replaced photos."""
         plan, unnamed = part.photos.plan, part.photos.unnamed
         for face_id in plan.rows()[1].references.values():
-            if face_id is not None and face_id not in part.faces:  # a stored one
+            if face_id is not None and face_id not in part.faces:  # a stored face
                 plan.guids[face_id] = shard.folder + self._uuid_of(f"image of face {face_id}")[FOLDER_DIGITS:]
         seen = occurrences(part.directory, list(part.faces.values()))
         for face_id, s in part.faces.items():
             if s.outcome == "inserted":
-                # A named row inserts its largest face only.
+                # A labelled row inserts only its largest face.
                 label = {} if s.photo in unnamed else shard.rows[s.photo].manifest
                 name, external_id, count = label.get("name"), label.get("external_id"), 1 + seen.pop(s.new_id, 0)
                 new = PersonRecord.new(s.new_id, plan.now, name=name, external_id=external_id, occurrence=count)
@@ -285,7 +278,7 @@ class Enroller:
         return plan.change("replace_photos" if plan.leaving else INSERT, RUN)
 
     def _add_pictures(self, shard: _Shard, parts: Sequence[_Part]) -> list[ExtractedRow]:
-        """Gives the plans the pictures of their new references. Returns the rows whose photos can't be read."""
+        """Adds new references' pictures to the plans. Returns the rows with unreadable photos."""
         wanted = [(part, face_id, s) for part in parts for face_id, s in part.new_references().items()]
         pictures: list[bytes | ByteArray] = []
         unreadable = []
@@ -296,8 +289,7 @@ class Enroller:
                 unreadable.append(shard.rows[photo])
         if unreadable:
             return unreadable
-        # Only here on several threads, and only where the pixels are held: in a server, the threads that reading photos
-        # would keep are those that the requests' models wait for.
+        # Threads only here, for held pixels: in a server, reading photos in them would delay the requests' models.
         pixels = [picture for picture in pictures if not isinstance(picture, bytes)]
         encoded = iter(over_threads(encode_reference_image, pixels) if pixels else ())
         for (part, face_id, s), picture in zip(wanted, pictures, strict=True):
@@ -307,8 +299,8 @@ class Enroller:
         return []
 
     def _pictures_of(self, row: ExtractedRow, sightings: Sequence[Sighting]) -> list[bytes] | list[ByteArray]:
-        """The files of what is stored of a photo's faces, or their pixels where these are held. Raises ImageRejected
-        where the photo is needed, and not what it was."""
+        """The picture files of a photo's faces, or their pixels if `held`. Raises ImageRejected if the photo is needed
+        but unreadable or changed."""
         original = row.manifest["source_row"] if row.manifest["action"] == REUSE_ROW else row.manifest["row"]
         held = self._held.of_row(original)
         if held is not None:
@@ -327,7 +319,7 @@ class Enroller:
 
 
 def _measured(faces: Sequence[tuple[int, Sighting]]) -> tuple[str, pa.Table] | None:
-    """What another model measured of the faces, and its name."""
+    """Another model's name and its measurements of the faces."""
     rows = [
         {
             **_face_row(s, face_id, 0),
@@ -338,7 +330,7 @@ def _measured(faces: Sequence[tuple[int, Sighting]]) -> tuple[str, pa.Table] | N
         if (other := s.face.other) is not None and s.outcome != "removed"
     ]
     models = {s.face.other.model for _, s in faces if s.face.other is not None}
-    if len(models) != 1:  # of two nothing is kept: a build does it later
+    if len(models) != 1:  # if two, a later build measures the faces
         return None
     return models.pop(), pa.Table.from_pylist(rows, MEASURED_SCHEMA)
 
@@ -360,7 +352,7 @@ def _media_row(row: ExtractedRow, media_id: int) -> dict[str, Any]:
 
 
 def _file_row(row: ExtractedRow, media_id: int) -> dict[str, Any]:
-    # If the file changed since the scan, its state is unknown.
+    # Without a hash the file changed since the scan.
     names = FILES_SCHEMA.names[1:] if row.sha256 is not None else ()
     return {"media_id": media_id, **{name: row.manifest.get(name) for name in names}}
 

@@ -1,4 +1,4 @@
-"""What goes into the identity service and comes out of it. The names of HTTP and JSON belong to `serve`."""
+"""Requests and results of the identity service. `serve` maps them to HTTP and JSON."""
 
 from __future__ import annotations
 
@@ -9,52 +9,50 @@ from typing import Literal, TypeAlias
 from pipeline.extraction.rows import ExtractedFace
 from pipeline.store import NO_CHANGE, PersonChange, PersonRecord
 
-# Why a face does not update the person: another external id or name, or the named person is another one. Or why two
-# people are not merged: a constraint says that they are two.
+# Why a face does not update its person (first three) or is not merged.
 Conflict: TypeAlias = Literal["external-id", "name", "person", "stated-two-people"]
 
 
 @dataclass(frozen=True)
 class PostRequest:
-    """What a `POST /people` asks for beside the image. None means the setting's value; a quality of 0 switches that
-    check off."""
+    """Parameters of `POST /people`. None: the setting's value; a quality of 0 switches that check off."""
 
     name: str | None = None
     external_id: str | None = None
-    details: PersonChange = NO_CHANGE  # what else is said of the person
+    details: PersonChange = NO_CHANGE  # other data of the person
     threshold: float | None = None  # T in [0, 3.99], or 4
     min_cpq: float | None = None
     min_fsq: float | None = None
     min_fcq: float | None = None
     insert: bool = True
     update: bool = True
-    insert_all: bool = False  # every unmatched face that passes the gate, not only the largest
-    closest_x: float | None = None  # only the face whose centre is nearest to this fraction of the width
+    insert_all: bool = False  # every unmatched face that passes the quality gate, not only the largest
+    closest_x: float | None = None  # only the face with its centre nearest to this fraction of the width
     closest_y: float | None = None  # and of the height; either or both
-    largest_only: bool = False  # only the largest face
+    largest_only: bool = False
     larger_than: float = 0.0  # only faces of at least this fraction of the height
-    min_size_px: float = 0.0  # a face whose longer side is shorter is only recognised, whatever its quality
+    min_size_px: float = 0.0  # faces with a shorter longer side are only recognised
     update_person_id: str | None = None  # the only record that may be updated; nothing is inserted
-    merge_with: str | None = None  # the person that becomes one with the person of the face
-    update_if_lower_quality: bool = False  # only a reference that is lower in all three qualities is replaced
-    update_if_older_days: float = 0.0  # only a reference that is older is replaced
+    merge_with: str | None = None  # a person to merge with the face's
+    update_if_lower_quality: bool = False  # replaces only references lower in all three qualities
+    update_if_older_days: float = 0.0  # replaces only older references
     similar_limit: int = 0
 
 
 @dataclass(frozen=True)
 class PersonView:
-    """A record as an answer shows it, with its merged set."""
+    """A record in an answer, with its merged set."""
 
     record: PersonRecord
-    root: PersonRecord  # the record itself where nothing is merged
-    children_images: Sequence[str]  # image guids of the other records of the set; empty unless the record is its root
-    occurrence: int  # a root's is the sum over its set
-    last_occurrence_at_ms: int  # epoch milliseconds; a root's is the latest of its set
+    root: PersonRecord  # the record itself if not merged
+    children_images: Sequence[str]  # image guids of the set's other records; empty unless the record is its root
+    occurrence: int  # for a root, the set's sum
+    last_occurrence_at_ms: int  # epoch milliseconds; for a root, the set's latest
 
 
 @dataclass(frozen=True)
 class SimilarPerson:
-    """One root, and the score of its most similar record."""
+    """A root and its most similar record's score."""
 
     person: PersonView
     score: float
@@ -62,15 +60,15 @@ class SimilarPerson:
 
 @dataclass(frozen=True)
 class FaceResult:
-    """One face of the posted image. `person` is the root it was recognised as or inserted as."""
+    """A face of the posted image. `person`: the root that it was recognised or inserted as."""
 
     face: ExtractedFace
     person: PersonView | None = None
     score: float | None = None
-    new_id: str | None = None  # of the record that was inserted from it; `person` is its root
-    rejected: tuple[str, ...] = ()  # quality measures (types.CENTER_POSE ...) that kept it from being inserted
+    new_id: str | None = None  # of the record inserted from it
+    rejected: tuple[str, ...] = ()  # qualities (types.CENTER_POSE ...) that prevented its insertion
     conflict: Conflict | None = None  # why it updated nobody
-    similar: Sequence[SimilarPerson] | None = None  # None unless asked for
+    similar: Sequence[SimilarPerson] | None = None  # None unless requested
 
     @property
     def inserted(self) -> bool:
@@ -84,15 +82,15 @@ class PostResult:
     faces: Sequence[FaceResult]
     width: int  # of the upright image, pixels
     height: int
-    media_id: str  # UUID text derived from the image's SHA-256
+    media_id: str  # UUID text from the image's SHA-256
     account_updated: bool
     detection_ms: int
-    provider: str  # the models that found and recognised the faces
+    provider: str  # the models' names
 
 
 @dataclass(frozen=True)
 class StoredImage:
-    """A stored image. `data` is the picture, or the bytes at rest if those were asked for."""
+    """A stored image: the picture, or its bytes at rest if requested."""
 
     guid: str
     data: bytes

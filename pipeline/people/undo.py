@@ -1,6 +1,6 @@
-"""Undoes a correction if all of its rows are as it left them, and nothing later depends on them.
+"""Undoes a correction if its rows are unchanged since and nothing later depends on them.
 
-It is decided without the directory's lock, as `regroup` is, because it may change thousands of faces.
+Decided without the directory's lock, because it may change thousands of faces.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from pipeline.store import NEVER_UNDONE, USER, Correction, CorrectionRequest, Ro
 
 
 def undo(plan: Plan, request: CorrectionRequest) -> None:
-    """Plans the way back from the correction that is asked for, or from the last one of the origin. Raises
-    CorrectionImpossible, UndoBlocked, PictureMissing."""
+    """Plans the undo of the requested correction, or of the origin's last one. Raises CorrectionImpossible,
+    UndoBlocked, PictureMissing."""
     last = _wanted(plan, request)
     known = plan.directory.of({*last.after.persons, *last.after.references, *_owners(last)})
     last = plan.undoes = _by_this_model(plan, last, request) if last.by_other_model else last
@@ -48,16 +48,16 @@ def _wanted(plan: Plan, request: CorrectionRequest) -> Correction:
 
 
 def _owners(last: Correction) -> set[str]:
-    """The persons whose faces it moved, and to whom."""
+    """The persons that it moved faces from and to."""
     moved = (*last.before.faces.values(), *last.after.faces.values())
     return {str(columns["person_id"]) for columns in moved if columns["person_id"] is not None}
 
 
 def _by_this_model(plan: Plan, last: Correction, request: CorrectionRequest) -> Correction:
-    """The correction as if the model that answers now had made it. Its people have the references that they have now.
-    Undone, each has the one from before; if that has no vector by this model, or a posted face took its place, the
-    present one; if that is no longer theirs, the best of their faces."""
-    owners = {face_id: columns["person_id"] for face_id, columns in last.before.faces.items()}  # once it is undone
+    """The correction as if made with the current model and references. The undo restores each person's former
+    reference. If that has no vector by this model, or a posted face replaced it, the current one stays; if that is no
+    longer the person's, the best face follows."""
+    owners = {face_id: columns["person_id"] for face_id, columns in last.before.faces.items()}  # after the undo
     persons = sorted(last.after.references.keys() | _owners(last))
     references = plan.client.reference_faces(persons)
     own: dict[str | None, dict[int, StoredFace]] = {person_id: {} for person_id in persons}
@@ -68,7 +68,7 @@ def _by_this_model(plan: Plan, last: Correction, request: CorrectionRequest) -> 
     before, after = dict[str, int | None](), dict[str, int | None]()
 
     def able(face: StoredFace) -> bool:
-        """Whether the face can be a reference: a new one needs a picture."""
+        """Whether the face is or can become a reference, which needs a picture."""
         is_one = references.get(str(face.person_id)) == face.face_id
         return is_one or request.dry_run or plan.pictures.find([face])
 
@@ -89,7 +89,7 @@ def _by_this_model(plan: Plan, last: Correction, request: CorrectionRequest) -> 
 
 
 def _changed_since(plan: Plan, last: Correction) -> Iterator[str]:
-    """What was changed since the correction, or is missing and needed to undo it; in words."""
+    """Texts about what has changed since the correction, or is missing for the undo."""
     before, after = last.before, last.after
     not_needed = {p for rows in (before, after) for p, columns in rows.persons.items() if columns is None}
     stored = plan.directory.of(before.person_ids | after.person_ids)
@@ -143,7 +143,7 @@ def _changed_since(plan: Plan, last: Correction) -> Iterator[str]:
 
 
 def _lost_vectors(last: Correction) -> list[str]:
-    """Why a regroup cannot be made again: its undo deleted the vectors of faces that it had admitted; in words."""
+    """Text if a regroup cannot be redone: its undo deleted the vectors of faces that it had admitted."""
     if last.what != "regroup" or last.kind == "regroup":
         return []
     rejected = [face_id for face_id, now in last.after.faces.items() if now["outcome"] == "rejected"]
@@ -152,7 +152,7 @@ def _lost_vectors(last: Correction) -> list[str]:
 
 
 def _came_to(plan: Plan, person_ids: Sequence[str], after: Rows) -> Iterator[str]:
-    """What was added since to persons whom the correction made; in words."""
+    """Texts about what was added to persons that the correction made."""
     came: dict[str, list[int]] = {}
     for face in plan.faces(person_ids=person_ids):
         if face.face_id not in after.faces:

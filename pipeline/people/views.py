@@ -1,4 +1,4 @@
-"""Persons as answers show them: with their root and what is merged with them, and the most similar ones of a face."""
+"""Persons in answers: with their root and merged set, and the most similar ones of a face."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ _MS: Final = timedelta(milliseconds=1)
 
 
 def epoch_ms(moment: datetime) -> int:
-    """Whole milliseconds since 1970 of a naive time in UTC."""
+    """Whole epoch milliseconds of a naive UTC time."""
     return (moment - _EPOCH) // _MS
 
 
 def root_views(directory: Directory, person_ids: Iterable[str]) -> dict[str, PersonView]:
-    """The root of each of these persons, without unknown ones."""
+    """The roots' views, by person, without unknown ones."""
     return {person_id: _view(members[0], members) for person_id, members in directory.merged_sets(person_ids).items()}
 
 
 def person_views(directory: Directory, records: Sequence[PersonRecord]) -> list[PersonView]:
-    """Of each of these records."""
+    """The views of these records."""
     roots = [directory.root_id(record.person_id) for record in records]
-    sets = directory.merged_sets(set(roots))  # each once: one may have thousands of members
+    sets = directory.merged_sets(set(roots))  # each once: it may have thousands of members
     return [_view(record, sets.get(root) or [record]) for record, root in zip(records, roots, strict=True)]
 
 
 def _view(record: PersonRecord, members: Sequence[PersonRecord]) -> PersonView:
-    """`members`: the merged set of the record, its root first."""
+    """`members`: the record's merged set, root first."""
     root = members[0]
     counted = members if record.person_id == root.person_id else [record]
     return PersonView(
@@ -48,8 +48,8 @@ def _view(record: PersonRecord, members: Sequence[PersonRecord]) -> PersonView:
 
 
 def most_similar(decision: Decision, limit: int) -> list[list[SimilarPerson]]:
-    """For each decided face at most `limit` roots, best first, one entry per root (contract, 4.3 rule 3), as they were
-    when it was decided. The identity whose reference is of the same image comes first, at distance 0."""
+    """For each decided face at most `limit` roots, best first, one entry per root (contract, 4.3 rule 3), on the
+    decision's view. An identity with a reference of the same image comes first, at distance 0."""
     index, count = decision.view.index, limit
     identical = [index.find_identical(s.image_hashes, s.face.box) for s in decision.sightings]
     while True:
@@ -58,7 +58,7 @@ def most_similar(decision: Decision, limit: int) -> list[list[SimilarPerson]]:
             _by_root(decision, same, row.tolist(), values.tolist())
             for same, row, values in zip(identical, positions, scores, strict=True)
         ]
-        # Several records of one merged set make one entry, so there may be too few: then look at more references.
+        # Records of one merged set share an entry, so there may be too few: search more references.
         if count >= len(index) or all(len(roots) >= limit for roots in people):
             return [roots[:limit] for roots in people]
         count *= 2

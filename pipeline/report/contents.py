@@ -1,4 +1,4 @@
-"""What is on the page of a run, or of a whole store."""
+"""The contents of a report."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from pipeline.types import QUALITIES
 _LISTED: Final = 200  # lines of a table
 _SCORE_END: Final = 1.6  # higher ones are drawn there
 
-# What a report needs to be shown.
+# The fields required to show a run's report.
 REPORTED: Final = frozenset(
     {"images", "statuses", "new", "changed", "already_in", "faces", "outcomes", "rejected", "persons", "new_persons"}
     | {"seconds", "decoded", "images_per_second"}
 )
-_COUNTS: Final = (  # of a report: what the scan found
+_COUNTS: Final = (  # the scan's counts
     *("moved", "changed", "vanished", "back", "forgotten", "forgotten_missing", "too_many_missing"),
     *("labels_changed", "renamed", "relabelled", "unsettled", "faces_lost", "faces_gained", "people_deleted"),
 )
-# Lists of a report: their titles and columns. An entry is a mapping, or a path or two.
+# Titles and columns of a report's lists. An entry is a mapping, one path or two.
 _LISTS: Final = {
     "moved_sources": ("Moved as a whole", ("from", "to")),
     "moved_files": ("Moved", ("from", "to")),
@@ -46,32 +46,32 @@ _LISTS: Final = {
     "label_conflicts": ("Photos whose label names somebody else", ("person", "photo")),
     "left_out_folders": ("Folders that were left out", ("folder",)),
 }
-_KEYS: Final = {"person": "person_id", "photo": "path", "change": "change", "why": "reason"}  # of columns, in an entry
-_NO_PHOTOS: Final = frozenset({"moved_sources", "left_out_folders"})  # whose paths are of folders
+_KEYS: Final = {"person": "person_id", "photo": "path", "change": "change", "why": "reason"}  # column -> entry's key
+_NO_PHOTOS: Final = frozenset({"moved_sources", "left_out_folders"})  # with paths of folders
 _PACKAGES: Final = ("facepipe", "torch", "openvino", "numpy", "pillow", "duckdb")
 
 
 @dataclass(frozen=True)
 class PageRequest:
-    """What a page is about: this run of an account, or with None all that is in the store."""
+    """The subject of a page: this run of an account, or None for the whole store."""
 
     account_id: int
     run_id: str | None
     title: str
     source: str | None  # of the run
-    report: Mapping[str, Any]  # as run.json has it; empty for a whole store
+    report: Mapping[str, Any]  # as in run.json; empty for a whole store
     match: MatchSettings
     with_people: bool  # pictures, names and paths
 
 
 def subjects(report: Mapping[str, Any]) -> tuple[list[str], list[str]]:
-    """The ids of the persons and the paths of the photos that a report mentions."""
+    """The ids of persons and paths of photos that a report mentions."""
     entries = [_subject(entry) for name in _LISTS.keys() - _NO_PHOTOS for entry in report.get(name, ())]
     return sorted({person for person, _ in entries if person}), sorted({path for _, path in entries if path})
 
 
 def page_bytes(identity: StoreIdentity, request: PageRequest, data: PageData, pictures: FacePictures) -> bytes:
-    """The page. Afterwards `pictures` has all persons and photos that are on it."""
+    """Renders the page. Adds its persons and photos to `pictures`."""
     if request.with_people:
         pictures.person_ids.update(data.names)
         by_path = (row for table in ("weakest_matches", "refused_files", "media_at") for row in data.rows(table))
@@ -100,7 +100,7 @@ def page_bytes(identity: StoreIdentity, request: PageRequest, data: PageData, pi
 
 
 def _totals(data: PageData) -> dict[str, dict[str, int]]:
-    """The counts of photos, faces and people, each by kind."""
+    """Counts by kind of photos, faces and people."""
     totals: dict[str, dict[str, int]] = {"photos": {}, "faces": {}, "people": {}}
     for row in data.rows("totals"):
         totals["photos" if row["kind"] == "images" else row["kind"]][row["name"]] = row["count"]
@@ -108,8 +108,7 @@ def _totals(data: PageData) -> dict[str, dict[str, int]]:
 
 
 def _lists(report: Mapping[str, Any], data: PageData) -> Iterator[tuple[str, Sequence[str], list[list[str]]]]:
-    """Title, head and rows. Without persons who are gone, and paths at which the store has no photo any more: they may
-    be forgotten."""
+    """Yields title, head and rows, without missing persons and photos, which may be forgotten."""
     known = {None, *data.names, *(row["path"] for row in data.rows("media_at"))}
     for name, (title, head) in _LISTS.items():
         entries = report.get(name, ())
@@ -118,7 +117,7 @@ def _lists(report: Mapping[str, Any], data: PageData) -> Iterator[tuple[str, Seq
 
 
 def _histograms(data: PageData, request: PageRequest) -> Iterator[tuple[str, list[int], dict[str, float]]]:
-    """Title, count of each bin, and marks."""
+    """Yields title, count of each bin, and marks."""
     counts: dict[str, dict[int, int]] = {}
     for row in data.rows("face_histograms"):
         counts.setdefault(row["measure"], {})[row["bin"]] = row["count"]
@@ -134,7 +133,7 @@ def _histograms(data: PageData, request: PageRequest) -> Iterator[tuple[str, lis
 
 
 def _again(identity: StoreIdentity, match: MatchSettings, source: str) -> str:
-    """The command that brings the same photos into a new store."""
+    """The command that imports the photos into a new store."""
     words = ["facepipe", "run", source, "--store", "NEW", "--weights", identity.weights, "--mode", identity.mode]
     for name in ("threshold", "min_cpq", "min_fsq", "min_fcq"):
         value = getattr(match, name)
@@ -144,8 +143,7 @@ def _again(identity: StoreIdentity, match: MatchSettings, source: str) -> str:
 
 
 def _subject(entry: Any) -> tuple[str | None, str | None]:
-    """The person, unless the run deleted it, and the photo that an entry is about; of a photo that moved the path where
-    it is."""
+    """Returns an entry's person, unless the run deleted it, and its photo; of a moved photo the new path."""
     if isinstance(entry, Mapping):
         return None if entry.get("change") == "deleted" else entry.get("person_id"), entry.get("path")
     return None, entry if isinstance(entry, str) else entry[-1]
@@ -167,7 +165,7 @@ def _versions() -> Iterator[str]:
 
 
 def _filled(counts: Mapping[int, int], end: float) -> list[int]:
-    """A count for each bin from 0 to `end`; what is outside counts in the first and the last."""
+    """A count per bin from 0 to `end`; other values are in the first or last one."""
     bins = round(end / BIN)
     filled = [0] * bins
     for number, count in counts.items():

@@ -1,4 +1,4 @@
-"""Pairs of people who may be one: their references are farther from each other than a match, yet not by much."""
+"""Pairs of people who may be one: their references are a little farther apart than a match."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from pipeline.store import LocalStore, overview, read_embeddings
 from pipeline.types import FloatArray, IntArray
 
 WIDER_FMR: Final = 1e-3
-_BLOCK: Final = 512  # rows in one product: 10 MB with 5,000 others
+_BLOCK: Final = 512  # rows per product: 10 MB with 5,000 others
 _SLACK: Final = 1e-4  # of a float32 product, which is only a filter
-_CANDIDATES: Final = 400  # that the catalog is asked about
+_CANDIDATES: Final = 400  # per query to the catalog
 
 Alike: TypeAlias = tuple[str, str, float]  # two people (roots) of one directory, and their contract distance
 
@@ -29,18 +29,18 @@ class Pair:
     """Two people."""
 
     score: float
-    one: Mapping[str, Any]  # as the table `pictures` has them
+    one: Mapping[str, Any]  # a row of the table `pictures`
     other: Mapping[str, Any]
     photos: int  # that show both
 
 
 @dataclass(frozen=True)
 class Doubts:
-    """What `doubtful_pairs` found."""
+    """The result of `doubtful_pairs`."""
 
     pairs: Sequence[Pair]  # the highest score first
-    nearest: Sequence[float]  # [n] of each who was asked about the score of whoever is most similar
-    wider_score: float  # from which on a pair is doubtful
+    nearest: Sequence[float]  # [n] for each person asked about, the score with the most similar other
+    wider_score: float  # lowest score of a doubtful pair
 
 
 NO_DOUBTS: Final = Doubts((), (), 0.0)
@@ -49,8 +49,9 @@ NO_DOUBTS: Final = Doubts((), (), 0.0)
 def doubtful_pairs(
     store: LocalStore, account_id: int, alike: Iterable[Alike], threshold: float, *, limit: int
 ) -> Doubts:
-    """The `limit` most similar pairs in `alike`, from the score on at which WIDER_FMR of two people's faces match. Not
-    those who are stated to be two. The first of a pair was asked about. A threshold without doubts reads no `alike`."""
+    """The `limit` most similar pairs in `alike`, down to the score at which WIDER_FMR of two people's faces match,
+    except cannot-link pairs. The first of a pair was asked about. `alike` is not read if the threshold has no
+    doubts."""
     calibration = Calibration.from_dict(store.identity.calibration)
     wider_score = similarity_score(math.sqrt(_wider(calibration, threshold)), threshold)
     if threshold in (0, EVERYBODY):
@@ -76,13 +77,13 @@ def doubtful_pairs(
 
 
 def _wider(calibration: Calibration, threshold: float) -> float:
-    """The T of WIDER_FMR, of the nearest rate that the calibration knows, or `threshold` where that is wider."""
+    """The T of WIDER_FMR or of the nearest calibrated rate, or `threshold` if that is wider."""
     wider = calibration.threshold_near(WIDER_FMR)
     return min(threshold if wider is None else max(wider, threshold), MAX_THRESHOLD)
 
 
 def compared(store: LocalStore, account_id: int, person_ids: Sequence[str], threshold: float) -> Iterator[Alike]:
-    """These people (roots), each with the most similar other of them, and all who may be doubtful at `threshold`."""
+    """Yields each of these people (roots) with the most similar other, and all doubtful pairs at `threshold`."""
     calibration = Calibration.from_dict(store.identity.calibration)
     raw = 2 * (math.sqrt(_wider(calibration, threshold)) / 2) ** (1 / calibration.exponent)
     references = store.ask(overview.page_table, "references", account_id, ids=person_ids)
@@ -100,7 +101,7 @@ def compared(store: LocalStore, account_id: int, person_ids: Sequence[str], thre
 
 
 def _with_vectors(store: LocalStore, rows: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], FloatArray]:
-    """The rows whose embeddings are there, and these [n, d]: a server may have folded a file meanwhile."""
+    """The rows with existing embeddings, and these [n, d]: a server may have compacted a file meanwhile."""
     size = store.identity.embedding_size
     wanted = {row["face_id"]: row for row in rows}
     kept, vectors = list[dict[str, Any]](), [np.zeros((0, size), np.float32)]
@@ -116,7 +117,8 @@ def _with_vectors(store: LocalStore, rows: list[dict[str, Any]]) -> tuple[list[d
 
 
 def _highest(dots: FloatArray, cut: float) -> tuple[IntArray, IntArray]:
-    """Rows and columns of the largest product of each row, and of those above the cut; of a great many the highest."""
+    """Rows and columns of each row's largest product, and of those above the cut; at most the highest 8 * _CANDIDATES
+    of them."""
     rows: IntArray
     rows, columns = np.nonzero(dots >= cut)
     order = np.argsort(-dots[rows, columns], kind="stable")[: 8 * _CANDIDATES]

@@ -1,4 +1,4 @@
-"""A page: one HTML file, made by a template that escapes all it is given."""
+"""Renders a page: one HTML file, from a template that escapes all values."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-SHORT_ID: Final = 8  # letters of an id, which commands take for it
+SHORT_ID: Final = 8  # letters of an id, which commands accept
 _TEMPLATES: Final = Path(__file__).with_name("templates")
 
 

@@ -1,4 +1,4 @@
-"""What a report needs of a store, gathered where the store is, and where the page of a run is kept."""
+"""Gathers a report's data at the store, and keeps the runs' report files."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ BIN: Final = 0.025  # the width of a histogram's bins
 PEOPLE: Final = 200  # shown on a page
 _WITH_FACES: Final = 60  # shown with further faces
 _FACES_EACH: Final = 3
-_COMPARED: Final = 5000  # compared to find pairs: with each other this takes a second
+_COMPARED: Final = 5000  # compared to find pairs: all with all takes a second
 _PAIRS: Final = 40
-# Rows; of samples, for each reason.
+# Rows; of samples, per reason.
 _MOST: Final = {"weakest_matches": 30, "rejection_samples": 12, "refused_files": 12, "last_runs": 20}
 
 
@@ -29,10 +29,10 @@ Search: TypeAlias = Callable[[str, Sequence[str]], Iterable[Alike]]  # of a dire
 
 @dataclass(frozen=True)
 class PageData:
-    """The data of a page. A page without people has only the tables `totals` and `face_histograms`."""
+    """Without people, it has only the tables `totals` and `face_histograms`."""
 
     tables: Mapping[str, pa.Table]  # by their names in `overview`
-    key: bytes | None = None  # of the account's pictures; None: they are not encrypted
+    key: bytes | None = None  # of the account's pictures; None: unencrypted
     doubts: Doubts = NO_DOUBTS
     names: Mapping[str, str | None] = field(default_factory=dict)  # of the persons
 
@@ -48,9 +48,9 @@ def page_data(
     mentioned: Mentioned | None,
     search: Search,
 ) -> PageData:
-    """Gathers the rows of these runs of an account, or with none of all that is in the store. `threshold`: by which
-    pairs of people may be one. `mentioned`: the persons and photos in the run's report; None: a page without people.
-    The people of runs are compared with all others, by `search`; those of a whole store with each other. Raises
+    """Gathers the rows of these runs of an account, or without runs of the whole store. `threshold`: for pairs of
+    people who may be one. `mentioned`: the persons and photos in the run's report; None: a page without people.
+    `search` compares people of runs with all others; those of a whole store are compared with each other. Raises
     StoreError."""
 
     def table(name: str, **limits: Any) -> pa.Table:
@@ -73,19 +73,20 @@ def page_data(
 
 
 def _searched(people: pa.Table, search: Search) -> Iterator[Alike]:
-    """`people`: as the table `people_seen` has them."""
+    """`people`: the table `people_seen`."""
     for directory in people["directory"].unique().to_pylist():
         here = people.filter(pc.equal(people["directory"], directory))
         yield from search(directory, here["person_id"].to_pylist())
 
 
 def page_file(run_id: str) -> str:
-    """The page of a run, relative to the store."""
+    """A run's report file, relative to the store."""
     return f"runs/{run_id}/{PAGE}"
 
 
 def registered_page(store: LocalStore, run_id: str) -> Path | None:
-    """The run's page, or None if it is missing or was never registered because the process crashed while writing it."""
+    """The run's report file, or None if it is missing or was never registered because the process crashed while writing
+    it."""
     file = page_file(run_id)
     page = store.folder.path(file)
     return page if page.exists() and store.ask(pages.is_noted, file) else None
@@ -94,9 +95,9 @@ def registered_page(store: LocalStore, run_id: str) -> Path | None:
 def keep_page(
     store: LocalStore, run_id: str, content: bytes, person_ids: Sequence[str], media_ids: Sequence[int]
 ) -> bool:
-    """Writes the page of a run into its folder and registers whom it shows. Returns False, and keeps no page, if one of
-    them was forgotten since the page was made. Raises StoreError."""
-    # First, so that no page is there that shows others than are registered.
+    """Writes a run's report file and registers whom it shows. Returns False, without a file, if one of them was
+    forgotten meanwhile. Raises StoreError."""
+    # First, so that no file shows anyone unregistered.
     store.folder.unlink(page_file(run_id))
     if not store.ask(pages.note_page, page_file(run_id), person_ids, media_ids):
         return False

@@ -1,4 +1,4 @@
-"""Small pictures of faces for a page: stored ones, and others cut from the photos where these are as they were."""
+"""Small pictures of faces for a page: stored ones, or cut from unchanged photos."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ from pipeline.extraction.images.decode import Decoder
 from pipeline.extraction.stored_picture import cut_faces, photo_again
 from pipeline.store import Folder, open_image, read_object
 
-# Of photos that are decoded for the page: 1 or 2 seconds. And bytes of pictures: the page stays below 10 MB.
+# Pixels of photos decoded for the page: 1 or 2 seconds. Bytes of pictures: the page stays below 10 MB.
 MOST_PIXELS: Final = 200_000_000
 MOST_BYTES: Final = 8_000_000
 SIDE_PX: Final = 96  # of a small copy
 _FACE_PX: Final = 160  # of a face
-_SHOWN: Final = 0.75  # of the sides of a stored picture, which has the face in its middle half
+_SHOWN: Final = 0.75  # of a stored picture's sides, which has the face in its middle half
 
 
 class FacePictures:
-    """The pictures of one page, until it is full, and whom they show."""
+    """The pictures of one page, up to its limits, and whom they show."""
 
     def __init__(self, folder: Folder, key: bytes | None, decode: DecodeSettings) -> None:
-        """`folder`: the store's; `key`: of the account's pictures, if they are encrypted."""
+        """`folder`: the store's; `key`: of the account's pictures, if encrypted."""
         self._folder = folder
         self._key = key
         self._decoder = Decoder(decode)
         self._pixels, self._bytes = MOST_PIXELS, MOST_BYTES
         self._cuts: dict[int, str | None] = {}  # by face
-        self.person_ids: set[str] = set()  # of those who are shown or named
-        self.media_ids: set[int] = set()  # of photos that a picture is from, or whose paths are shown
+        self.person_ids: set[str] = set()  # persons shown or named
+        self.media_ids: set[int] = set()  # photos with a picture or path on the page
 
     def stored(self, person: Mapping[str, Any]) -> str | None:
-        """The stored picture of a person; None where there is none."""
+        """The stored picture of a person, or None."""
         self.person_ids.add(person["person_id"])
         guid = person["image_guid"]
         if guid is None:
@@ -46,15 +46,16 @@ class FacePictures:
         self.media_ids.add(person["image_media_id"])
         try:
             data = open_image(self._folder, guid, read_object(self._folder, guid), person["image_sha256"], self._key)
-        except StoreDamaged:  # deleted since, or damaged: `check` says so
+        except StoreDamaged:  # deleted since, or damaged: `check` reports it
             return None
         try:
             return self._counted(Image.open(io.BytesIO(data)))
-        except OSError:  # no picture, or one that Pillow cannot read any more
+        except OSError:  # no picture, or one that Pillow can no longer read
             return None
 
     def cut(self, face: Mapping[str, Any], spare: float = 0.0) -> str | None:
-        """A face from its photo; None where the photo is not as it was. This share of the pixels is left to others."""
+        """Cuts a face from its photo; None if the photo has changed. Keeps the share `spare` of the pixel budget for
+        others."""
         if face["face_id"] not in self._cuts:
             cost = face["pixels"] or 0
             if face["path"] is None or cost > self._pixels - spare * MOST_PIXELS:
@@ -83,7 +84,7 @@ class FacePictures:
 
 
 def small_copy(picture: Image.Image, side_px: int = SIDE_PX) -> str:
-    """The picture, no side longer than `side_px`, as a JPEG in a `data:` address: with SIDE_PX of 2 to 4 KB."""
+    """A copy with sides up to `side_px`, as a JPEG in a `data:` address: with SIDE_PX of 2 to 4 KB."""
     small = picture.convert("RGB")
     small.thumbnail((side_px, side_px))
     out = io.BytesIO()

@@ -1,7 +1,7 @@
-"""Compares a source with what the store has of it: which rows are the same, and which are to be planned.
+"""Compares a source with its rows in the store: which are unchanged, and which to plan.
 
-A row is identified by its path, its directory and its content (SHA-256). The content decides, but a file is read only
-if its size or times differ from those of the last reading (the quick check of rsync(1)).
+A row is identified by path, directory and content (SHA-256). Files are read only if size or times changed (the quick
+check of rsync(1)).
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from pipeline.types import FileState, ImageRef
 RowKey: TypeAlias = tuple[str, str]  # path and directory
 Digests: TypeAlias = Callable[[Sequence[Label]], Sequence[str | None]]
 CHUNK_ROWS = 1024
-_PIECE_ROWS: Final = 16  # that a thread takes at once: handing one over takes as long as hashing a small file
-_LABELS_AT_ONCE: Final = 8192  # whose digests are asked for
-_HASH_THREADS: Final = 8  # where the settings name no number: reading waits for the disk more than for a core
+_PIECE_ROWS: Final = 16  # per thread task, whose overhead is that of hashing a small file
+_LABELS_AT_ONCE: Final = 8192  # per request for digests
+_HASH_THREADS: Final = 8  # by default: reading waits more for the disk than for a core
 
 
 class SourceRow(NamedTuple):
-    """A row of the source, with its hashed file, or the problem with it, or the stored row that it equals, unread."""
+    """A row of the source: its hashed file, its problem, or, without reading, the number of an equal stored row."""
 
     ref: ImageRef
     directory: str
@@ -55,7 +55,7 @@ class SourceRow(NamedTuple):
 
 
 class StoredRows:
-    """What the store has of a source (`known_files`), by path and directory. Memory: about 0.4 KB a row."""
+    """The stored rows of a source (`known_files`). Memory: about 0.4 KB a row."""
 
     def __init__(self, batches: Iterable[pa.RecordBatch], *, check_inode: bool) -> None:
         """Reads one batch (KNOWN_FILES_SCHEMA) at a time."""
@@ -65,10 +65,10 @@ class StoredRows:
         self._gone = table["gone_at"].is_valid().to_numpy()
         self.labels = table["label"].combine_chunks()  # digests
         self._paths, self._directories = (table[name].combine_chunks() for name in ("path", "directory"))
-        self._met = bytearray(len(table))  # what is in the source
+        self._met = bytearray(len(table))  # found in the source
         states = ("size", "mtime_ns", "ctime_ns", *(["inode"] if check_inode else []))  # as FileState
         self._states = [table[name].fill_null(0).to_numpy() for name in states]
-        # A state that was noted later than now tells nothing: the clock went backwards.
+        # Ignore states recorded in the future: the clock went backwards.
         seen = table["seen_at"].fill_null(datetime.max).to_numpy()
         self._tells = table["ctime_ns"].is_valid().to_numpy() & (seen <= np.datetime64(utc_now()))
         self._by_key: dict[RowKey, tuple[int, ...]] = {}
@@ -77,14 +77,14 @@ class StoredRows:
 
     @property
     def paths(self) -> int:
-        """How many there are."""
+        """The number of paths."""
         return len(self._by_key)
 
     def __contains__(self, key: RowKey) -> bool:
         return key in self._by_key
 
     def with_state(self, key: RowKey, state: FileState) -> int | None:
-        """The number of the row that was read from the file in this state."""
+        """The row read from the file in this state."""
         for number in self.numbers(key):
             known = (column[number] for column in self._states)
             if self._tells[number] and all(old == new for old, new in zip(known, state, strict=False)):
@@ -92,37 +92,37 @@ class StoredRows:
         return None
 
     def with_hash(self, key: RowKey, sha256: str | None) -> int | None:
-        """The number of the row with these bytes; with None, of one that could not be read either."""
+        """The row with these bytes; with None, an unreadable one."""
         return next((n for n in self.numbers(key) if self._hashes[n].as_py() == sha256), None)
 
     def content(self, key: RowKey) -> str | None:
-        """The hash of what was last read at a path; None if nothing was."""
+        """The last hash at a path."""
         hashes = (self._hashes[number].as_py() for number in reversed(self.numbers(key)))
         return next((sha256 for sha256 in hashes if sha256 is not None), None)
 
     def meet(self, key: RowKey) -> None:
-        """The source has the path."""
+        """Marks a path as found."""
         for number in self.numbers(key):
             self._met[number] = True
 
     def not_met(self) -> Iterator[RowKey]:
-        """The paths that the source does not have."""
+        """The paths not found."""
         return (key for key, numbers in self._by_key.items() if not self._met[numbers[0]])
 
     def key(self, number: int) -> RowKey:
-        """The path and the directory of a row."""
+        """The row's path and directory."""
         return self._paths[number].as_py(), self._directories[number].as_py()
 
     def numbers(self, key: RowKey) -> tuple[int, ...]:
-        """The rows of a path: one for each content that it had."""
+        """A path's rows, one per content it had."""
         return self._by_key.get(key, ())
 
     def met_paths(self) -> set[str]:
-        """The paths that the source has, for whatever directory."""
+        """The paths found, for any directory."""
         return {key[0] for key, numbers in self._by_key.items() if self._met[numbers[0]]}
 
     def media_of(self, key: RowKey) -> list[int]:
-        """The media of a path."""
+        """A path's media ids."""
         return [self.media_ids[number] for number in self._by_key[key]]
 
     def is_gone(self, number: int) -> bool:
@@ -135,11 +135,11 @@ class StoredRows:
 
 
 class ChangedLabels:
-    """Compares labels with the stored ones by their digests, many at a time. If several rows of the source are one
-    stored row, the first counts, as when it was planned."""
+    """Compares labels with the stored digests, in batches. Of several source rows for one stored row, the first counts,
+    as in planning."""
 
     def __init__(self, stored: pa.Array, digests: Digests) -> None:
-        """`stored`: the digest of each stored row, as `known_files` has them; `digests` makes those of labels."""
+        """`stored`: the stored rows' digests, as in `known_files`; `digests` computes those of labels."""
         self._stored = stored
         self._digests = digests
         self._has_none = stored.is_null().to_numpy(zero_copy_only=False).tobytes()
@@ -148,7 +148,7 @@ class ChangedLabels:
         self._changes: dict[int, tuple[Label, bool]] = {}
 
     def see(self, number: int, label: Label, *, same_bytes: bool = True) -> None:
-        """The source has this stored row with this label now, and with the same bytes or others."""
+        """Records a stored row's current label."""
         if self._left_out[number]:
             return
         self._left_out[number] = True
@@ -158,7 +158,7 @@ class ChangedLabels:
                 self._compare()
 
     def changes(self) -> Mapping[int, tuple[Label, bool]]:
-        """Number of the stored row -> its label now, and whether its bytes are the same."""
+        """Stored row -> current label, and whether the bytes are the same."""
         self._compare()
         return self._changes
 
@@ -179,29 +179,29 @@ class ChangedLabels:
 
 
 class Comparison:
-    """Compares the rows of a source with those that are stored of it. `without_moves` completes what it finds."""
+    """Compares a source with its stored rows. `without_moves` completes the result."""
 
     def __init__(
         self, stored: StoredRows, directory: str, settings: Settings, watch: Callable[[], None], digests: Digests
     ) -> None:
-        """`directory`: of rows that name none. `watch` is called for each row, from several threads. `digests`: those
-        of labels, as the store has them."""
+        """`directory`: of rows that name none. `watch`: called for each row, from several threads. `digests`: computes
+        label digests."""
         self.stored = stored
         self._labels = ChangedLabels(stored.labels, digests)
         self.moved: list[Move] = []
         self.missing: list[RowKey] = []
-        self.vanished: list[RowKey] = []  # those of them that no earlier run missed
-        self.back = 0  # photos that one missed, and that are where they were
+        self.vanished: list[RowKey] = []  # missing and not missed by an earlier run
+        self.back = 0  # missed earlier, found again where they were
         self._read_again: list[ReadAgain] = []
         self._back: list[int] = []
-        self._closed: set[str] = set()  # paths that could not be read; of a folder, what is in it is not known
+        self._closed: set[str] = set()  # unreadable paths; of a folder, its content is unknown
         self._directory = directory
         self._watch = watch
         self._run = settings.run
         self._max_bytes = settings.decode.max_bytes
 
     def chunks(self, refs: Iterable[ImageRef]) -> Iterator[list[SourceRow]]:
-        """The rows in their order, except those whose file was there before and is missing: the source lacks them."""
+        """Yields the rows in order, without known files that are missing now."""
         iterator = iter(refs)
         with (
             ThreadPoolExecutor(self._run.threads or _HASH_THREADS, thread_name_prefix="hash") as pool,
@@ -209,13 +209,13 @@ class Comparison:
         ):
             while chunk := list(islice(iterator, CHUNK_ROWS)):
                 far = any(is_address(ref.file) for ref in chunk)
-                size = 1 if far else _PIECE_ROWS  # what waits for a bucket is not to wait for another object as well
+                size = 1 if far else _PIECE_ROWS  # one slow bucket object must not delay another
                 pieces = [chunk[start : start + size] for start in range(0, len(chunk), size)]
                 rows = chain.from_iterable((reads if far else pool).map(self._look_at, pieces))
                 yield [row for row in rows if not self._is_missing(row)]
 
     def is_stored(self, row: SourceRow) -> bool:
-        """Whether the store has the row with this content."""
+        """Whether the store has the row with this content. Records what it shows."""
         if row.problem is not None:
             self._closed.add(row.ref.path)
         self.stored.meet(row.key)
@@ -231,8 +231,8 @@ class Comparison:
         return True
 
     def without_moves(self, fresh: Sequence[SourceRow]) -> list[SourceRow]:
-        """Those of the `fresh` rows that no vanished file was moved to; `fresh` are all rows of the source that are not
-        stored. Equal files are paired in the order of their paths."""
+        """Returns the `fresh` rows (all that are not stored) without moved files. Equal files are paired in path
+        order."""
         left: dict[tuple[str | None, str], list[RowKey]] = {}
         for key in sorted(self.stored.not_met(), reverse=True):
             left.setdefault((self.stored.content(key), key[1]), []).append(key)
@@ -250,14 +250,14 @@ class Comparison:
         return [row for row in fresh if row.key not in paired or row.sha256 != self.stored.content(paired[row.key])]
 
     def notes(self) -> ScanNotes:
-        """What the store is to keep of the comparison."""
+        """The results for the store to record."""
         marked = self.vanished if self._run.on_missing != KEEP else []
         gone = [media_id for key in marked for media_id in self.stored.media_of(key)]
         return ScanNotes(self._read_again, self.moved, gone, self._back)
 
     def changed_labels(self) -> dict[str, list[LabelChange]]:
-        """Of each directory the stored photos with another label than before: also those with bytes that their paths
-        had earlier and with the same label."""
+        """The stored photos with a changed label, by directory, including earlier contents of their paths with the same
+        old label."""
         found: dict[str, list[LabelChange]] = {}
         changes = self._labels.changes()
         for number, (label, same_bytes) in changes.items():
@@ -282,8 +282,8 @@ class Comparison:
             self._read_again.append((self.stored.media_ids[number], *row.file.state))
 
     def _is_missed(self, path: str, there: Set[str]) -> bool:
-        """Whether the source lacks the path. It does not if the path is `there` for another directory of the store, or
-        in a folder that cannot be read."""
+        """Whether the source lacks the path. False if it is `there` for another directory of the store, or in an
+        unreadable folder."""
         folders = takewhile(bool, accumulate(repeat(path), lambda folder, _: folder.rpartition(os.sep)[0]))
         return path not in there and not any(folder in self._closed for folder in islice(folders, 1, None))
 

@@ -1,4 +1,4 @@
-"""What a run would do: the scan and the comparison with the store, and nothing written."""
+"""What a run would do. Writes nothing."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class DryRunReport(PlanCounts):
 
     @property
     def rejected_inputs(self) -> int:
-        """Rows that cannot be read."""
+        """The number of unreadable rows."""
         return sum(self.rejected.values())
 
     def as_dict(self) -> dict[str, Any]:
@@ -53,7 +53,7 @@ class DryRunReport(PlanCounts):
 
 
 class NoStore:
-    """What a store answers to a scan before it is made."""
+    """Stands in for a store that does not exist yet."""
 
     def accounts(self) -> list[AccountSummary]:
         return []
@@ -68,7 +68,7 @@ class NoStore:
 
 
 def dry_run(request: RunRequest, progress: Progress | None = None, stop: threading.Event | None = None) -> DryRunReport:
-    """Plans as a run does what the request's sources bring into its store, if there is one, and writes nothing.
+    """Plans as a run does, and writes nothing.
 
     Raises InputError, StoreError, UsageError, and Interrupted once `stop` is set.
     """
@@ -90,7 +90,7 @@ def dry_run(request: RunRequest, progress: Progress | None = None, stop: threadi
 
 @contextmanager
 def _session(request: RunRequest, progress: Progress, stop: threading.Event) -> Iterator[Session]:
-    """A session that nothing is written in, so other runs are not kept out. Raises StoreMismatch, as a run does."""
+    """A session that does not lock out other runs. Raises StoreMismatch, as a run does."""
     profiler = Profiler(enabled=False, settings=request.settings.run)
     with ExitStack() as opened:
         store, account = cast("Store", NoStore()), AccountSummary(0, request.account or DEFAULT_ACCOUNT, False, ())

@@ -1,4 +1,4 @@
-"""`run.on_missing: forget`: a run forgets photos that are no longer in their source, unless too many are missing."""
+"""`run.on_missing: forget`: a run forgets missing photos, unless there are too many."""
 
 from __future__ import annotations
 
@@ -16,28 +16,27 @@ from pipeline.run.session import Session
 from pipeline.runtime.buckets import describe, is_address
 from pipeline.store import CorrectionRequest
 
-_PIECE: Final = 1000  # photos that are forgotten in one transaction, for which requests to a server wait
+_PIECE: Final = 1000  # photos per transaction, which blocks a server's requests
 
 
 @dataclass(frozen=True)
 class MissingPhotos:
-    """Photos that a scan missed and that are to be forgotten, by directory: path, and media ids."""
+    """Missing photos to forget, by directory: path and media ids."""
 
     photos: dict[str, list[tuple[str, list[int]]]]
-    in_folder: bool  # their source is a folder: a photo that is back is not missing
+    in_folder: bool  # source is a folder, where photos that are back again are not forgotten
 
     @property
     def count(self) -> int:
-        """Of paths."""
+        """The number of paths."""
         return sum(map(len, self.photos.values()))
 
 
 def missing_to_forget(session: Session, compared: Comparison, counts: PlanCounts) -> MissingPhotos | None:
-    """The photos to forget that this or an earlier scan of the session's source missed. Photos that are there and that
-    only the settings leave out stay. Counts what it finds in `counts`.
+    """Returns the photos to forget that this or an earlier scan missed, and counts them. Photos that only the settings
+    leave out stay.
 
-    None if there are none, or if they are a larger share of the source than `run.missing_limit` and the request does
-    not allow that.
+    None if there are none, or if they exceed `run.missing_limit` and the request does not allow that.
     """
     request, settings = session.request, session.settings
     if request.source is None or settings.run.on_missing != FORGET:
@@ -63,8 +62,8 @@ def missing_to_forget(session: Session, compared: Comparison, counts: PlanCounts
 
 
 def _may_be_there(path: str) -> bool:
-    """Whether a file may be at the path. It may if nobody can tell, as on a share that is not connected, and if its
-    name is not UTF-8, as the store has only its printable form."""
+    """Whether a file may exist. True if unknown, as on a disconnected share, or if the name is not UTF-8: the store has
+    only its printable form."""
     if "\\x" in path:
         return True
     try:
@@ -80,8 +79,8 @@ def _may_be_there(path: str) -> bool:
 
 
 def forget_missing(session: Session, missing: MissingPhotos) -> int:
-    """Forgets the photos, except those that are back; returns how many. Raises Interrupted once the session's stop is
-    set; the next run forgets the rest."""
+    """Forgets the photos that are not back; returns how many. Raises Interrupted once the session's stop is set; the
+    next run forgets the rest."""
     session.progress.start("forget", missing.count)
     forgotten = 0
     for directory, photos in missing.photos.items():

@@ -1,4 +1,4 @@
-"""`--moved-from OLD`: an archive is at another place than before, and the store has its photos from there."""
+"""`--moved-from OLD`: an archive moved, and the store has its photos from the old place."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from pipeline.store import SCANNING, SourceMove, SourceSummary
 
 
 def moved_source(session: Session) -> SourceMove | None:
-    """What the request takes as moved; None if it asks for no move, or if an earlier run has done it.
+    """Returns the requested move; None if there is none, or an earlier run has done it.
 
-    Raises UsageError if nothing is from there, a run is not finished, or the store has photos of both.
+    Raises UsageError if the store has nothing from there, a run is unfinished, or the store has photos of both.
     """
     request, progress = session.request, session.progress
     if request.moved_from is None or request.source is None:
@@ -51,7 +51,7 @@ def moved_source(session: Session) -> SourceMove | None:
 
 
 def nothing_from(old: str, sources: list[SourceSummary]) -> UsageError:
-    """What to say where the store has nothing from `old`, but from these sources."""
+    """The error if the store has nothing from `old`."""
     close = difflib.get_close_matches(old, [summary.source for summary in sources], n=1)
     listed = ", ".join(f"{summary.source} ({summary.photos:,} photos)" for summary in sources)
     hint = f' Did you mean "{close[0]}"?' if close else ""
@@ -83,8 +83,8 @@ def _holds_files(source: str) -> bool:
 
 
 def _prefixes(old: str, new: str, kind: str) -> list[tuple[str, str]]:
-    """How the paths of the rows begin, and how they will. Those of a manifest may lie beside it, or elsewhere; rows
-    that name no file are called by its path. A guess that is wrong costs a reading: equal bytes are a move."""
+    """Returns (old, new) path prefixes. A manifest's files may be elsewhere; its rows without a file have its path as
+    name. A wrong guess only costs a reading: equal bytes are a move."""
     if kind == "folder":
         return [(_within(old), _within(new))]
     return [(f"{old} (", f"{new} ("), (_within(str(Path(old).parent)), _within(str(Path(new).parent)))]

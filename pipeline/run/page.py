@@ -1,7 +1,7 @@
-"""The page of a run, or of a whole store: the people, what to look at first, what was rejected, and how it was made.
+"""The HTML report of a run or of a whole store: the people, what to check first, rejections, and settings.
 
-It shows stored pictures of people, and faces cut from the photos where these are as they were. So it is as private as
-the photos: in an encrypted store the page that a run leaves has no picture, no name and no path.
+It shows pictures of people, so it is as private as the photos: in an encrypted store the report of a run has no
+picture, no name and no path.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from pipeline.store import FINISHED, Folder, RunRow
 
 
 def leave_page(store: Store, run: RunRow, report: Mapping[str, Any], decode: DecodeSettings) -> Path:
-    """Writes the page of a run into its folder, and registers whom it shows; returns its path. Raises StoreError."""
+    """Writes a run's report file, and registers whom it shows. Raises StoreError."""
     request = _of_run(run, report, with_people=not store.identity.encrypted)
-    while True:  # again if the server deletes a person while the page is made
+    while True:  # repeated if the server deletes a person meanwhile
         content, pictures = _page(store, request, decode)
         shown = sorted(pictures.person_ids), sorted(pictures.media_ids)
         if store.keep_page(run.run_id, content, *shown):
@@ -33,8 +33,7 @@ def leave_page(store: Store, run: RunRow, report: Mapping[str, Any], decode: Dec
 
 
 def report_of(store: Store, run: RunRow) -> dict[str, Any]:
-    """As run.json has it; where the file is gone, the numbers of the catalog. Empty for one that was given up, or that
-    an earlier version did."""
+    """Reads run.json, else the catalog's numbers. Empty for a run that was given up, or of an earlier version."""
     try:
         report = dict(json.loads(store.folder.path(f"runs/{run.run_id}/run.json").read_bytes()))
     except (OSError, ValueError):
@@ -43,8 +42,8 @@ def report_of(store: Store, run: RunRow) -> dict[str, Any]:
 
 
 def write_report_page(store: Store, to: Path, *, account: str | None = None, run_id: str | None = None) -> str | None:
-    """Writes a page with people to the file `to`: of a run ("last": of the account's last one), or with None of the
-    whole store. Returns the run's id.
+    """Writes a report to the file `to`: of a run ("last": the account's last one), or with None of the whole store.
+    Returns the run's id.
 
     Raises UsageError, StoreError; StoreFull, StoreUnwritable of the file's folder.
     """
@@ -66,7 +65,7 @@ def write_report_page(store: Store, to: Path, *, account: str | None = None, run
 
 
 def _page(store: Store, request: PageRequest, decode: DecodeSettings) -> tuple[bytes, FacePictures]:
-    """The page, and the pictures on it."""
+    """Returns the page and its pictures."""
     mentioned = subjects(request.report) if request.with_people else None
     run_ids = [] if request.run_id is None else [request.run_id]
     data = store.page_data(request.account_id, run_ids, request.match.threshold, mentioned)

@@ -1,6 +1,6 @@
-"""Plans a run: what each row of the source needs that the store does not have (`comparison`).
+"""Plans a run: which rows of the source the store lacks (`comparison`).
 
-An image whose bytes the store has is not decoded again; a row given twice is not counted again.
+Images whose bytes are stored are not decoded again; a row given twice counts once.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from pipeline.store import (
 )
 from pipeline.types import DUPLICATE_ROW, ImageRef
 
-_PIXELS_PER_BYTE = 4  # of photographs whose header does not tell how many pixels will be decoded
+_PIXELS_PER_BYTE = 4  # for photographs whose header lacks the size in pixels
 
 
 def counts_of(run: RunRow) -> PlanCounts:
-    """What the scan of an unfinished run found. Earlier versions did not store it: then all rows count as new."""
+    """Returns the scan's counts. Earlier versions stored none: then all rows count as new."""
     return PlanCounts(**run.summary) if run.summary else PlanCounts(new=run.rows or 0)
 
 
@@ -50,9 +50,8 @@ def rows_of(store: Store, run: RunRow) -> set[RowKey]:
 
 
 class Plan:
-    """What the session's source has that its store does not have: manifest rows, and later a run of them. Memory: about
-    0.5 KB per row of the source and of its rows in the store, and 1 KB per new row of a source that the store has rows
-    of."""
+    """Collects the source's rows that the store lacks, as manifest rows and then as a run. Memory: about 0.5 KB per row
+    of the source and per stored row, plus 1 KB per new row if the store has rows of the source."""
 
     def __init__(
         self,
@@ -62,26 +61,26 @@ class Plan:
         *,
         forgets: bool = False,
     ) -> None:
-        """Rows that the command has `counted` before are not counted again as already in. `moved`: the source, since it
-        was scanned last. With `forgets` missing photos are chosen that are to be forgotten."""
+        """`counted`: rows already counted as imported. `moved`: the source's move since its last scan. `forgets`:
+        choose missing photos to forget."""
         self._session = session
         self._store = session.store
         self._counted = counted
         self._moved = moved
         self._forgets = forgets
-        self.run: RunRow | None = None  # that `write` made
-        # These four are complete after `scan`.
+        self.run: RunRow | None = None  # made by `write`
+        # Complete after `scan`:
         self.counts = PlanCounts()
         self.notes = ScanNotes()
-        self.missing: MissingPhotos | None = None  # that are to be forgotten once the run's photos are in
-        self.labels: Mapping[str, Sequence[LabelChange]] = {}  # that changed, by directory
+        self.missing: MissingPhotos | None = None  # to forget once the run's photos are committed
+        self.labels: Mapping[str, Sequence[LabelChange]] = {}  # changed ones, by directory
 
     def write(self) -> None:
-        """Scans, and writes down a `run` of what it found, if anything changed. A run without rows has only to be
-        finished: photos moved, say, and none is to be extracted.
+        """Scans, and creates a `run` if anything changed. A run without rows, such as for moved photos, only needs
+        finishing.
 
         Raises UsageError without a source, InputError, TooManyDirectories, and Interrupted once the session's stop is
-        set; then nothing has moved.
+        set, with nothing changed.
         """
         session, source = self._session, source_name(self._session.to_scan)
         with session.profiler.times.stage(SCAN):
@@ -98,11 +97,11 @@ class Plan:
         shards = len(session.store.shard_starts(run)) - 1
         planned = dataclasses.replace(run, rows=rows, shards=shards, summary=self.counts.kept())
         self.run = session.store.end_scan(source, session.account_id, self.notes, planned)
-        if not only_labels:  # after it, so that photos are found where they are now
+        if not only_labels:  # after `end_scan`, which updates the photos' paths
             self._follow_labels()
 
     def _write_manifest(self, source: str, batches: Iterator[pa.RecordBatch]) -> tuple[RunRow, int]:
-        """A run with its manifest, and the number of its rows."""
+        """Begins a run and writes its manifest; returns the run and its number of rows."""
         session = self._session
         limits = {"shard_rows": session.settings.run.shard_rows, "shard_pixels": session.settings.run.shard_pixels}
         settings = {**limits, "match": dataclasses.asdict(session.settings.match)}
@@ -112,12 +111,12 @@ class Plan:
 
     @property
     def labels_changed(self) -> int:
-        """How many labels changed of photos whose bytes are the same."""
+        """Of photos with unchanged bytes."""
         return sum(same_bytes for labels in self.labels.values() for *_, same_bytes in labels)
 
     def _follow_labels(self) -> PlanCounts:
-        """Applies changed labels by a correction for each directory; counts and returns what followed. Raises
-        StoreError: the next run then finds done what was done before it."""
+        """Applies changed labels, one correction per directory; counts and returns the effects. Raises StoreError: the
+        next run then does the rest."""
         followed = PlanCounts(labels_changed=self.labels_changed)
         for directory, labels in self.labels.items():
             account_id = self._session.account_id
@@ -129,7 +128,7 @@ class Plan:
         return followed
 
     def scan(self) -> Iterator[pa.RecordBatch]:
-        """`batches` of the session's source."""
+        """Yields `batches` of the session's source."""
         session, scanned = self._session, ScanCounts()
         session.progress.start("scan", None)
         refs = scan_source(
@@ -141,20 +140,18 @@ class Plan:
         counts.left_out, counts.left_out_folders = dict(scanned.left_out), scanned.left_out_folders
 
     def batches(self, refs: Iterable[ImageRef]) -> Iterator[pa.RecordBatch]:
-        """Record batches (MANIFEST_SCHEMA) of the rows that are not in the store yet, in the source's order.
-
-        Raises TooManyDirectories when the account would hold more than it may.
-        """
+        """Yields record batches (MANIFEST_SCHEMA) of the rows that the store lacks, in the source's order. Raises
+        TooManyDirectories if the account would exceed its limit."""
         session = self._session
         self._stored = StoredRows(self._known(), check_inode=session.settings.run.check_inode)
         directory = session.request.directory  # of rows that name none
         self._compared = Comparison(self._stored, directory, session.settings, self._watch, self._label_digests)
         self._rows: dict[RowKey, tuple[int, str | None]] = {}  # of this run
-        self._by_hash: dict[str, int] = {}  # the row of this run that will be extracted
-        self._replaced: set[int] = set()  # media that leave with a row of this run
+        self._by_hash: dict[str, int] = {}  # the row to extract
+        self._replaced: set[int] = set()  # media that a row of this run replaces
         accounts = (row for row in self._store.accounts() if row.account_id == session.account_id)
         self._directories = {directory.name for row in accounts for directory in row.directories}
-        self._forgotten_before: list[str] = []  # paths of files that were forgotten where their source was
+        self._forgotten_before: list[str] = []  # paths of files forgotten at their source's old place
         self._next_row = 0
         for rows in self._fresh(refs):
             known = self._known_of(rows)
@@ -173,13 +170,13 @@ class Plan:
             self.missing = missing_to_forget(session, compared, self.counts)
 
     def _watch(self) -> None:
-        """For each row that is read: shows progress, until somebody stops it."""
+        """Called per row read: shows progress, and raises Interrupted once stopped."""
         if self._session.stop.is_set():
             raise Interrupted(detail="the scan was not finished, and nothing was changed")
         self._session.progress.advance()
 
     def _known(self) -> Iterator[pa.RecordBatch]:
-        """The rows that the store has of the source, with the paths that they have now."""
+        """The source's stored rows, with their current paths."""
         account_id = self._session.account_id
         if self._moved is None:
             yield from self._store.known_files(str(self._session.source), account_id)
@@ -192,8 +189,8 @@ class Plan:
         return self._store.known(self._session.account_id, labels=labels).digests
 
     def _fresh(self, refs: Iterable[ImageRef]) -> Iterator[list[SourceRow]]:
-        """The rows that the store does not have, in pieces. If it has others of the source, all are compared first: a
-        new file may be one that vanished elsewhere."""
+        """Yields the rows that the store lacks, in pieces. If it has others of the source, all are compared first to
+        find moves."""
         chunks = ([row for row in chunk if not self._is_in(row)] for chunk in self._compared.chunks(refs))
         if not self._stored.paths:
             return chunks
@@ -201,7 +198,7 @@ class Plan:
         return iter(lambda: [*islice(rows, CHUNK_ROWS)], [])
 
     def _known_of(self, rows: Sequence[SourceRow]) -> Known:
-        """What the store knows of these rows; of a moved source also by their former paths."""
+        """What the store knows of these rows, also by former paths of a moved source."""
         hashes, paths = [row.sha256 for row in rows if row.sha256], [row.ref.path for row in rows]
         former = {path: self._moved.former(path) for path in paths} if self._moved else {}
         known = self._store.known(self._session.account_id, [*paths, *former.values()], hashes)
@@ -211,7 +208,7 @@ class Plan:
         return known
 
     def _not_forgotten(self, rows: Sequence[SourceRow], forgotten: Set[str]) -> list[SourceRow]:
-        """The rows without forgotten photos, which get no manifest row."""
+        """Leaves out forgotten photos."""
         kept, left = list[SourceRow](), list[str]()
         for row in rows:
             if row.ref.path in forgotten or row.sha256 in forgotten:
@@ -223,7 +220,7 @@ class Plan:
         return kept
 
     def _is_in(self, row: SourceRow) -> bool:
-        """Whether the store has the row. Counts it."""
+        """Whether the store has the row; counts it."""
         stored = self._compared.is_stored(row)
         self.counts.already_in += stored and row.key not in self._counted
         return stored
@@ -235,7 +232,7 @@ class Plan:
         row: dict[str, Any] = {
             "row": number,
             "path": ref.path,
-            # A refused row is never opened, and its name may be one that no file can have.
+            # A refused row is never opened, and its name may not be a valid file name.
             "file": ref.path.encode() if hashed.problem else os.fsencode(ref.file),
             "directory": hashed.directory,
             "name": ref.name,
@@ -281,5 +278,5 @@ class Plan:
 
 
 def _list(files: list[str], more: Sequence[str]) -> None:
-    """Adds to a list that keeps the first ones only."""
+    """Appends to a list of the first entries."""
     files += more[: max(LISTED - len(files), 0)]

@@ -1,8 +1,8 @@
 """scan -> extract -> group: the stages of a run, together or alone, resumable at every point.
 
 A run is a row of the catalog and a frozen manifest. Extraction writes one file per shard; grouping commits each shard
-in one transaction. So if a run was interrupted, the same command finds it, continues after its last committed shard,
-and then scans the source again for what is new since.
+in one transaction. After an interruption, the same command continues after the last committed shard, then scans the
+source again.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ def run(
     stop: threading.Event | None = None,
     opened: Store | None = None,
 ) -> RunReport:
-    """Processes one source after another: continues its unfinished run, then imports what is new or changed.
+    """Processes each source: continues its unfinished run, then imports what is new or changed.
 
-    Once `stop` is set, the shard in progress is finished and Interrupted raised. `opened`: the request's store if it is
-    open already. Raises InputError, ModelError, DeviceError, StoreError.
+    Once `stop` is set, finishes the shard in progress and raises Interrupted. `opened`: the request's store, if already
+    open. Raises InputError, ModelError, DeviceError, StoreError.
     """
     with open_session(request, progress, stop, opened=opened) as session:
         command = _Command(session)
@@ -58,13 +58,13 @@ def run(
                 command.forget_missing()
             session.store.clean_up()
         except Exception:
-            command.leave_pages()  # of the sources that are finished: the next command does not make them
+            command.leave_pages()  # of finished sources: the next command does not write them
             raise
         return command.report()
 
 
 def scan(request: RunRequest, progress: Progress | None = None, stop: threading.Event | None = None) -> RunReport:
-    """Plans a run: hashes the source's files and writes the manifest of what is new or changed."""
+    """Plans a run: hashes the source's files and writes a manifest of the changes."""
     with open_session(request, progress, stop) as session:
         planned = _sound_run(session)
         if planned is not None:
@@ -82,12 +82,12 @@ def scan(request: RunRequest, progress: Progress | None = None, stop: threading.
 
 
 def extract(request: RunRequest, progress: Progress | None = None, stop: threading.Event | None = None) -> RunReport:
-    """Extracts the shards of the planned run, and commits nothing."""
+    """Extracts the planned run's shards, and commits nothing."""
     return _work_on_planned(request, progress, stop, commit=False)
 
 
 def group(request: RunRequest, progress: Progress | None = None, stop: threading.Event | None = None) -> RunReport:
-    """Groups and commits the extracted shards of the planned run. Raises UsageError while one is missing."""
+    """Groups and commits the planned run's shards. Raises UsageError if one is not extracted."""
     return _work_on_planned(request, progress, stop, extract=False)
 
 
@@ -109,9 +109,9 @@ def _work_on_planned(
 
 
 def abandon(store: Path, source: Source | None = None, account: str | None = None) -> RunRow:
-    """Gives up the unfinished run of a source and an account, or without them the latest; returns it as it ended.
+    """Gives up the unfinished run of a source and an account, or the latest; returns it as it ended.
 
-    What it committed stays, and the next run of the source plans the rest again. Raises UsageError if there is none.
+    Committed shards stay, and the next run plans the rest again. Raises UsageError if there is none.
     """
     with open_store(store, command="abandon") as opened, opened.lock_runs("abandon"):
         account_id = None if account is None else find_account(opened, account).account_id
@@ -122,13 +122,13 @@ def abandon(store: Path, source: Source | None = None, account: str | None = Non
 
 
 def _unfinished(session: Session) -> RunRow | None:
-    """The source's unfinished run, once it is planned; without a source, the latest."""
+    """The source's unfinished, planned run; without a source, the latest."""
     run = session.store.runs(session.source, session.account_id).unfinished
     return None if run is None or run.state == SCANNING else run
 
 
 def _sound_run(session: Session) -> RunRow | None:
-    """The source's planned, unfinished run. If its manifest is damaged, the run is given up and planned again."""
+    """The source's planned, unfinished run. If its manifest is damaged, gives the run up."""
     unfinished = _unfinished(session)
     if unfinished is None:
         return None
@@ -144,7 +144,7 @@ def _sound_run(session: Session) -> RunRow | None:
 
 
 def _going_on(session: Session, run: RunRow) -> str:
-    """The note on an unfinished run, which keeps the thresholds and the directory of its plan."""
+    """The note on an unfinished run, which keeps its thresholds and directory."""
     note = f"Going on with the unfinished run {run.run_id}."
     kept = _other_settings(session, run)
     kept += [f"directory = {run.directory}"] if run.directory != session.request.directory else []
@@ -152,14 +152,14 @@ def _going_on(session: Session, run: RunRow) -> str:
 
 
 def _other_settings(session: Session, run: RunRow) -> list[str]:
-    """The run's threshold and quality gate, as far as the command's differ."""
+    """The run's threshold and gate, if they differ from the command's."""
     match = dataclasses.asdict(session.settings.match)
-    planned = {key: run.settings["match"].get(key) for key in match if key != "threshold_fmr"}  # its T says it
+    planned = {key: run.settings["match"].get(key) for key in match if key != "threshold_fmr"}  # its T contains it
     return [f"{key} = {value}" for key, value in planned.items() if value != match[key]]
 
 
 def _note_for_new_photos_only(session: Session, last: RunRow | None) -> None:
-    """Says that committed photos stay as they were decided, if that was with other settings."""
+    """Notes that committed photos keep decisions made with other settings."""
     others = [] if last is None else _other_settings(session, last)
     if others:
         session.progress.note(
@@ -169,7 +169,7 @@ def _note_for_new_photos_only(session: Session, last: RunRow | None) -> None:
 
 
 class _Command:
-    """What one command did so far, as its report tells it."""
+    """What one command did so far."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -204,15 +204,15 @@ class _Command:
         self.counts += found.then(plan.counts)
 
     def forget_missing(self) -> None:
-        """Forgets the missing photos once all sources are committed. So people who are also on new photos stay, and so
-        does a photo that was moved from one source to another."""
+        """Forgets the missing photos after all sources are committed: this keeps people on new photos, and photos moved
+        between sources."""
         for session, plan, run, missing in self._to_forget:
             plan.counts.forgotten_missing = forget_missing(session, missing)
             self.counts.forgotten_missing += plan.counts.forgotten_missing
             self._finish(run, plan.counts)
 
     def work(self, run: RunRow, found: PlanCounts, *, extract: bool = True, commit: bool = True) -> None:
-        """Extracts and commits the shards of a planned run and finishes it. `found`: the counts of its scan."""
+        """Extracts, commits and finishes a planned run. `found`: the counts of its scan."""
         self._extract_and_commit(run, extract=extract, commit=commit)
         if commit:
             self._finish(run, found)
@@ -223,7 +223,7 @@ class _Command:
             setattr(found, name, value)
         summary = self._report([run.run_id], totals, found).kept()
         self._write_summary(run, summary)  # first, so that a finished run always has it
-        # The catalog gets only the numbers: paths in it would outlive photos that are forgotten later.
+        # Only numbers: paths in the catalog would outlive photos forgotten later.
         numbers = {name: value for name, value in summary.items() if not isinstance(value, list)}
         self._session.store.end_run(run.run_id, numbers)
         self._finished.append((run, summary))
@@ -233,10 +233,10 @@ class _Command:
         self._session.store.write_report(run.run_id, "run.json", content)
 
     def _leave_page(self, run: RunRow, summary: dict[str, Any]) -> None:
-        """Writes the run's report page. The run stays finished if that fails."""
+        """Writes the run's report, which may fail."""
         try:
             self._pages.append(leave_page(self._session.store, run, summary, self._session.settings.decode))
-        except Exception as error:  # noqa: BLE001 - the photos are in, and nothing depends on the page
+        except Exception as error:  # noqa: BLE001 - the photos are committed, and nothing depends on the page
             _log.debug("the page of run %s", run.run_id, exc_info=True)
             reason = str(error) if isinstance(error, FacepipeError) else repr(error)
             warning = f"The run is in. Its page is not written; `facepipe report --run {run.run_id}` makes it: {reason}"
@@ -261,12 +261,12 @@ class _Command:
         self._stages.work(run, extract=extract, commit=commit)
 
     def leave_pages(self) -> None:
-        """Writes the report pages of the finished runs: last, when nobody is forgotten any more."""
+        """Writes the finished runs' reports: last, after all forgetting."""
         while self._finished:
             self._leave_page(*self._finished.pop(0))
 
     def report(self) -> RunReport:
-        """The command's report. If there was nothing to do, it names the source's last run."""
+        """Makes the command's report. Without anything to do, it names the last run."""
         self.leave_pages()
         totals = self._session.store.count_runs(self._session.account_id, self._run_ids)
         report = self._report(self._run_ids, totals, self.counts)
@@ -279,8 +279,7 @@ class _Command:
         return report
 
     def _show_last(self, found: Runs) -> None:
-        """Names the page of the source's last run, if it is finished. If the page is missing, as after a crash, it is
-        made now."""
+        """Names the report file of the source's last finished run, or writes it if missing, as after a crash."""
         if found.last is None or found.last.state != FINISHED:
             return
         if found.has_page:

@@ -28,7 +28,7 @@ from pipeline.types import Progress, SilentProgress, Source
 
 @dataclass(frozen=True)
 class RunRequest:
-    """What the user asks for. `source` may be None for `extract` and `group`, which take the unfinished run."""
+    """The user's request. `source` may be None for `extract` and `group`, which use the unfinished run."""
 
     source: Source | None
     store: Path
@@ -36,10 +36,10 @@ class RunRequest:
     account: str | None = None
     directory: str = "main"
     command: str = "run"
-    profile: bool = False  # whether the report tells where the time went
-    further_sources: tuple[Source, ...] = ()  # that `run` takes after the first
+    profile: bool = False  # whether the report says where the time went
+    further_sources: tuple[Source, ...] = ()  # `run` processes them after the first
     moved_from: Source | None = None  # where the source was before
-    forget_many: bool = False  # missing photos beyond `run.missing_limit` as well
+    forget_many: bool = False  # even more missing photos than `run.missing_limit`
 
     @property
     def sources(self) -> list[Source]:
@@ -50,13 +50,13 @@ class RunRequest:
 
 @dataclass(frozen=True)
 class Session:
-    """A command that works on an open store and keeps other runs out of it."""
+    """A command on an open store that locks out other runs."""
 
     request: RunRequest
     progress: Progress
-    stop: threading.Event  # set: finish the shard in hand, then raise Interrupted
+    stop: threading.Event  # set: finish the shard in progress, then raise Interrupted
     store: Store
-    settings: Settings  # with the store's values for all that is fixed in it
+    settings: Settings  # with the store's values for all that it fixes
     account: str
     account_id: int
     profiler: Profiler
@@ -64,7 +64,7 @@ class Session:
 
     @property
     def source(self) -> str | None:
-        """As the store and the reports name it."""
+        """Its name in the store and the reports."""
         return None if self.request.source is None else source_name(self.request.source)
 
     @property
@@ -75,7 +75,7 @@ class Session:
         return self.request.source
 
     def of_source(self, source: Source) -> Session:
-        """The same for one of the request's sources."""
+        """The session for one of the request's sources."""
         return dataclasses.replace(self, request=dataclasses.replace(self.request, source=source))
 
 
@@ -88,10 +88,10 @@ def open_session(
     create: bool = True,
     opened: Store | None = None,
 ) -> Iterator[Session]:
-    """Opens the request's store, or with `create` makes it, and keeps other runs out of it.
+    """Opens the request's store, with `create` creates it, and locks out other runs. Does not close a store that was
+    `opened` before.
 
-    A store that is `opened` already stays open afterwards.
-    Raises InputError for a source that cannot be worked on, StoreError, UsageError, and ModelError for a new store.
+    Raises InputError for an unusable source, StoreError, UsageError, and ModelError for a new store.
     """
     started = time.monotonic()
     progress = progress or SilentProgress()
@@ -118,16 +118,16 @@ def open_session(
 
 
 def source_name(path: Source) -> str:
-    """A source as the store and the reports name it: without "..", but with its links, as its rows' paths begin; a
-    prefix of a bucket without a slash at its end."""
+    """Returns a source's name: without "..", but with its links, as its rows' paths begin; a bucket prefix without
+    final slash."""
     if is_address(path):
         return shown(path.rstrip("/"))
     return shown(os.path.abspath(path))  # noqa: PTH100
 
 
 def require_sources(request: RunRequest) -> None:
-    """Checks the sources first: one that is missing, empty or no manifest must not leave an empty store behind, nor
-    stop the command after other sources."""
+    """Checks the sources first: a missing, empty or invalid one must not leave an empty store behind, nor stop the
+    command after other sources."""
     if request.moved_from is not None:
         _require_moved_from(request, request.moved_from)
     for source in request.sources:

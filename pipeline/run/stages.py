@@ -1,5 +1,5 @@
-"""The stages of a run that work shard by shard: extraction, which writes a file per shard, and grouping, which commits
-each shard in one transaction while the next ones are extracted."""
+"""The per-shard stages of a run: extraction writes a file per shard; grouping commits each shard in one transaction
+while the next ones are extracted."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ if TYPE_CHECKING:
     from pipeline.jobs.cluster.engine import RayEngine
 
 CommitShard: TypeAlias = Callable[[int, pa.Table, pa.Table], None]  # a shard's number, manifest rows, extraction
-_COMMITS_AT_ONCE: Final = 2  # one in progress, and one that waits, so that memory does not grow if commits are slower
+_COMMITS_AT_ONCE: Final = 2  # one in progress and one waiting, which bounds the memory if commits are slower
 _log = logging.getLogger(__name__)
 
 
 class ShardStages:
-    """Extracts and commits the shards of planned runs, in order. The models load with the first shard to extract."""
+    """Extracts and commits the shards of planned runs, in order. The first shard to extract loads the models."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -59,10 +59,10 @@ class ShardStages:
         self._image_seconds = 0.0
 
     def work(self, run: RunRow, *, extract: bool = True, commit: bool = True) -> None:
-        """Extracts and commits the pending shards of a planned run.
+        """Extracts and commits the pending shards of a planned run; without `commit` only extracts.
 
-        Without `commit` they are only extracted. Raises Interrupted once the session's stop is set, and UsageError
-        without `extract` while a shard is not extracted yet.
+        Raises Interrupted once the session's stop is set, and UsageError without `extract` if a shard is not extracted
+        yet.
         """
         shards = int(run.shards or 0)
         committed = self._store.runs(run_id=run.run_id).committed
@@ -75,7 +75,7 @@ class ShardStages:
             )
         if not commit:
             pending = missing
-        # Only if this process extracts and commits has it the faces' pixels when it decides who is new.
+        # Pixels are in memory for decisions only if this process extracts and commits.
         self._held = HeldPictures() if commit and self._store.server is None else None
         phase = "extract" if not commit else "group" if not extract else "run"
         sizes = np.diff(self._store.shard_starts(run))
@@ -84,7 +84,7 @@ class ShardStages:
             committer = None
             if commit:
                 committer = stack.enter_context(Committer(self._commit_shard(run), self._times, self._threads))
-            # Closed in any case, so that no decoder thread continues after an error.
+            # Always closed, so that no decoder thread continues after an error.
             shards_done = stack.enter_context(closing(self._extracted(run, pending, set(missing))))
             for shards_left in range(len(pending), 0, -1):
                 if self._session.stop.is_set():
@@ -95,10 +95,10 @@ class ShardStages:
                 shard_done = next(shards_done)
                 if committer is not None:
                     committer(*shard_done)
-            deque(shards_done, 0)  # none is left: the engine clears up
+            deque(shards_done, 0)  # none is left: the engine cleans up
 
     def work_done(self) -> WorkDone:
-        """The work of these stages so far, without the time and the profile of the command."""
+        """The work so far, without the command's times and profile."""
         own = work_of(self._decoder, self._extractor)
         work = replace(own, image_seconds=round(self._image_seconds, 3))
         for engine in self._session.profiler.elsewhere:
@@ -106,8 +106,7 @@ class ShardStages:
         return work
 
     def _commit_shard(self, run: RunRow) -> CommitShard:
-        """The function that decides the faces of a shard of the run and commits it. A server reads the shard's files
-        itself."""
+        """Returns the function that decides and commits a shard; a server reads its files itself."""
         if self._store.server is not None:
             model = self._store.identity.model
             return lambda shard, *_: self._store.commit_shard(run.run_id, shard, model)
@@ -115,7 +114,7 @@ class ShardStages:
         return Enroller(self._store.local, run, self._decoder, directories, held=self._held).commit
 
     def _search_device(self) -> str:
-        """The models' device, or if it is missing the CPU, which grouping alone can do with."""
+        """The models' device, or the CPU, which is enough for grouping alone."""
         try:
             return resolve_device(self._session.settings.run.device)
         except DeviceMissing:
@@ -124,10 +123,11 @@ class ShardStages:
     def _extracted(
         self, run: RunRow, pending: list[int], missing: set[int]
     ) -> Generator[tuple[int, pa.Table, pa.Table], None, None]:
-        """(shard, its manifest rows, its extraction), in order; extracts what is missing and writes it to the store."""
+        """Yields (shard, its manifest rows, its extraction) in order; extracts what is missing and writes it to the
+        store."""
         metadata = shard_metadata(self._store.identity)
         on_ray, folder = self._session.settings.run.engine == RAY, self._session.settings.run.shard_folder
-        # An earlier command may have had the other engine, or no folder. Workers that start look into theirs.
+        # An earlier command may have used the other engine or no folder. New workers look into their own folder.
         for left_in in {None, folder} - ({folder} if on_ray and missing else set()):
             missing = missing - take_left(
                 self._store, run.run_id, left_in, missing, partial(self._store.read_manifest, run)
@@ -184,11 +184,11 @@ class ShardStages:
 
 
 class Committer:
-    """A thread that commits shards in the order in which they come. A context manager: the end of the block waits for
-    all of them; if an error ends it, for the one in progress."""
+    """A thread that commits shards in order of arrival. Leaving its block waits for all of them, after an error only
+    for the one in progress."""
 
     def __init__(self, commit: CommitShard, times: StageTimes, threads: int = 1) -> None:
-        """`threads`: how many a commit's matrix products use."""
+        """`threads`: of a commit's matrix products."""
         self._commit = commit
         self._times = times
         self._pending: deque[Future[None]] = deque()
@@ -207,14 +207,14 @@ class Committer:
                 return
 
     def __call__(self, shard: int, manifest: pa.Table, extracted: pa.Table) -> None:
-        """Takes a shard, once there is room. Raises what an earlier commit raised."""
+        """Accepts a shard once there is room. Raises an earlier commit's error."""
         while self._pending and (self._pending[0].done() or len(self._pending) == _COMMITS_AT_ONCE):
             self._pending.popleft().result()
         before = self._pending[-1] if self._pending else None
         self._pending.append(self._thread.submit(self._work, before, shard, manifest, extracted))
 
     def wait(self) -> None:
-        """Until all shards are committed. Raises what a commit raised."""
+        """Waits until all shards are committed. Raises a commit's error."""
         while self._pending:
             self._pending.popleft().result()
 

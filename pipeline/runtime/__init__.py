@@ -1,1 +1,1 @@
-"""What every part uses: devices, threads, compiled loops, memory, stage times."""
+"""Shared low-level parts: devices, threads, compiled loops, memory, stage times."""

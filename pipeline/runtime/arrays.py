@@ -1,8 +1,5 @@
-"""Arithmetic that is written once for NumPy's arrays on the host and torch's tensors on a device.
-
-torch takes NumPy's names for functions, `axis` and `keepdims`; what the two call differently is here. Results are of
-the kind that is given, on the same device.
-"""
+"""Functions that NumPy and torch name differently (torch accepts `axis` and `keepdims`). Results have the argument's
+kind and device."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ from pipeline.types import Array
 
 
 def module_of(array: Array) -> Any:
-    """numpy or torch: the module whose functions take `array`."""
+    """The module, numpy or torch, that `array` is from."""
     if isinstance(array, np.ndarray):
         return np
     import torch
@@ -24,15 +21,15 @@ def module_of(array: Array) -> Any:
 
 
 def like(array: Array, values: npt.NDArray[Any]) -> Array:
-    """`values` as an array of `array`'s kind, on its device. Waits for no device."""
+    """`values` as `array`'s kind, on its device, without waiting for it."""
     if isinstance(array, np.ndarray):
         return values
-    own = np.require(values, requirements=["C", "W"])  # torch warns of arrays that can't be written, such as Arrow's
+    own = np.require(values, requirements=["C", "W"])  # torch warns about read-only arrays, as Arrow's are
     return module_of(array).from_numpy(own).to(array.device, non_blocking=True)
 
 
 def on_host(array: Array) -> npt.NDArray[Any]:
-    """The same numbers in NumPy. Waits for the device."""
+    """The array in NumPy. Waits for the device."""
     host: npt.NDArray[Any] = array if isinstance(array, np.ndarray) else array.cpu().numpy()
     return host
 
@@ -48,15 +45,15 @@ def floats(array: Array) -> Array:
 
 
 def float_bits(array: Array) -> Array:
-    """The bits of float32 numbers as int32. For numbers >= 0 both have the same order."""
+    """The bits of float32 numbers as int32; for numbers >= 0 the order is the same."""
     return array.view(np.int32 if isinstance(array, np.ndarray) else module_of(array).int32)
 
 
 def stable_order(array: Array) -> Array:
-    """[n] int64: the positions in rising order of `array` [n]; equal ones keep theirs."""
+    """[n] int64: indices that sort `array` [n] stably."""
     return array.argsort(kind="stable") if isinstance(array, np.ndarray) else array.argsort(stable=True)
 
 
 def where_true(mask: Array) -> Array:
-    """[k] int64: the positions of True in `mask` [n]. Waits for the device."""
+    """[k] int64: indices of True in `mask` [n]. Waits for the device."""
     return np.flatnonzero(mask) if isinstance(mask, np.ndarray) else mask.nonzero()[:, 0]

@@ -1,8 +1,8 @@
-"""Objects in buckets, by obstore (the extra `buckets`): addresses such as s3://bucket/key.
+"""Bucket objects (s3://bucket/key) through obstore (extra `buckets`).
 
-Requests that fail in passing (5xx, dropped connections, timeouts) are repeated with growing pauses, and a body that
-breaks off is asked for from there. What then still fails is the bucket's fault, `BucketFailed`, not an object's.
-Credentials come from the provider's chain: of s3:// boto3's (environment, profiles, the machine's role).
+Transient failures (5xx, dropped connections, timeouts) are retried with growing pauses; interrupted bodies resume. What
+still fails raises `BucketFailed`. Credentials come from the provider's chain, boto3's for s3:// (environment, profiles,
+the machine's role).
 """
 
 from __future__ import annotations
@@ -24,20 +24,19 @@ if TYPE_CHECKING:
 
 SCHEMES: Final = ("s3", "gs", "az")
 _BEGINNINGS: Final = tuple(f"{scheme}://" for scheme in SCHEMES)
-# A request with its body takes at most the second, and is not repeated after the third: no call waits longer than both.
+# A request with its body takes at most the second; no retry starts after the third. A call waits for both at most.
 _CONNECT_S, _REQUEST_S, _RETRIED_S = 5, 30, 60
-_WRITES: Final = 4  # or removals of one object, before its bucket is given up
-_PAUSE_S: Final = 0.1  # before the second, doubled before each further one
+_WRITES: Final = 4  # tries to write or remove an object
+_PAUSE_S: Final = 0.1  # before the second try, then doubled
 _PIECE_BYTES: Final = 2**20
-_PER_LISTING: Final = 1000  # objects, as many as S3 gives at once
+_PER_LISTING: Final = 1000  # S3's maximum
 _S3_SAYS: Final = re.compile("<Code>(.*?)</Code> *<Message>(.*?)</Message>")
-# What S3 says of requests that no object is the reason for.
+# S3's error codes that concern the bucket, not an object.
 _OF_BUCKET: Final = ("NoSuchBucket", "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken")
 
 
 class StoredObject(NamedTuple):
-    """An object as its bucket describes it: the time of its last change in ns since 1970, and its tag, which differs
-    where its bytes do."""
+    """An object's metadata; `modified_ns` is in ns since 1970, `etag` changes with the bytes."""
 
     address: str
     bytes: int
@@ -46,12 +45,12 @@ class StoredObject(NamedTuple):
 
 
 def is_address(text: object) -> TypeGuard[str]:
-    """Whether it is text that names an object or a prefix in a bucket, and no path."""
+    """Whether it is an address in a bucket, not a path."""
     return isinstance(text, str) and text.startswith(_BEGINNINGS)
 
 
 def is_below(address: str, prefix: str) -> bool:
-    """Whether the address is the prefix, or of an object below it."""
+    """Whether the address is the prefix or below it."""
     return f"{address}/".startswith(f"{prefix.rstrip('/')}/")
 
 
@@ -61,10 +60,10 @@ def below(prefix: str, name: str) -> str:
 
 
 def check(addresses: Sequence[str]) -> None:
-    """Looks whether objects can be read, by a request for each. One that is missing, or denied alone, may be so.
+    """Checks access with one request per object. Some may be missing or denied.
 
-    Raises BucketFailed where a bucket does not exist, cannot be reached or denies all of them and to be listed;
-    UsageError without obstore.
+    Raises BucketFailed if a bucket is missing or unreachable, or denies all objects and the listing; UsageError without
+    obstore.
     """
     denied: dict[str, PermissionError | None] = {}
     for address in addresses:
@@ -78,7 +77,7 @@ def check(addresses: Sequence[str]) -> None:
         except OSError:
             denied[bucket] = None
     for bucket, refusal in denied.items():
-        if refusal is not None:  # as S3 answers for a missing object to whoever may not list
+        if refusal is not None:  # S3's answer for missing objects if listing is denied
             try:
                 next(list_objects(bucket), None)
             except BucketFailed:
@@ -86,9 +85,9 @@ def check(addresses: Sequence[str]) -> None:
 
 
 def list_objects(prefix: str) -> Iterator[StoredObject]:
-    """The objects below a prefix, in the byte order of their keys. One request per thousand.
+    """The objects below a prefix, in byte order of keys, one request per thousand.
 
-    Raises BucketFailed, also where access is denied or there is no such bucket; UsageError without obstore.
+    Raises BucketFailed, also if access is denied or the bucket is missing; UsageError without obstore.
     """
     bucket, key = _split(prefix)
     with _named(prefix, listing=True):
@@ -98,22 +97,22 @@ def list_objects(prefix: str) -> Iterator[StoredObject]:
 
 
 def describe(address: str) -> StoredObject:
-    """The object, by one request. Raises as `open_object`."""
+    """The object's metadata, by one request. Raises as `open_object`."""
     bucket, key = _split(address)
     with _named(address):
         return _described(bucket, _opened(bucket).head(_object_key(key)))
 
 
 def read(address: str) -> tuple[bytes, StoredObject]:
-    """The bytes of an object, and what the bucket says of it. Raises as `open_object`."""
+    """An object's bytes and metadata. Raises as `open_object`."""
     found, pieces = open_object(address)
     return b"".join(pieces), found
 
 
 def open_object(address: str) -> tuple[StoredObject, Iterator[bytes]]:
-    """What the bucket says of an object, and its bytes in pieces of about 1 MiB, each read when it is taken.
+    """An object's metadata, and its bytes in pieces of about 1 MiB, read on demand.
 
-    Both raise FileNotFoundError, PermissionError, OSError for a key that no path can be, BucketFailed, UsageError.
+    Both raise FileNotFoundError, PermissionError, OSError for a key that is not a path, BucketFailed and UsageError.
     """
     bucket, key = _split(address)
     with _named(address):
@@ -123,10 +122,10 @@ def open_object(address: str) -> tuple[StoredObject, Iterator[bytes]]:
 
 
 def create(address: str, data: bytes) -> bool:
-    """Writes an object unless there is one: False. Of several writers of different bytes exactly one gets True.
+    """Creates an object; returns False if it exists. Of concurrent writers of different bytes exactly one gets True.
 
-    Where an answer is lost on the way, the object that is there then is ours if it has our bytes: writers of the same
-    bytes may all get True. Raises as `open_object`, and then the object may be there or not.
+    After a lost answer, an object with our bytes counts as ours, so writers of equal bytes may all get True. Raises as
+    `open_object`; the object may then exist.
     """
     from obstore.exceptions import AlreadyExistsError
 
@@ -145,7 +144,7 @@ def create(address: str, data: bytes) -> bool:
 
 
 def remove(address: str) -> None:
-    """Removes an object, if there is one. Raises as `open_object`."""
+    """Removes an object if it exists. Raises as `open_object`."""
     bucket, key = _split(address)
     for left in _tries():
         try:
@@ -160,15 +159,15 @@ def remove(address: str) -> None:
 
 
 def _tries() -> Iterator[int]:
-    """For each try of a write how many are left, with a growing pause before the next: obstore does not repeat what a
-    broken connection ended."""
+    """Counts down the remaining tries of a write, with growing pauses: obstore does not retry after a broken
+    connection."""
     for left in reversed(range(_WRITES)):
         yield left
         time.sleep(_PAUSE_S * 2 ** (_WRITES - left))
 
 
 def _split(address: str) -> tuple[str, str]:
-    """The bucket (of file:// the root), ending with a slash, and the key. Raises UsageError for what is no address."""
+    """The bucket with a final slash (file://: the root), and the key. Raises UsageError if it is not an address."""
     scheme, separator, rest = address.partition("://")
     bucket, _, key = rest.partition("/")
     if not separator or scheme not in (*SCHEMES, "file") or (scheme == "file") == bool(bucket):
@@ -177,7 +176,8 @@ def _split(address: str) -> tuple[str, str]:
 
 
 def _object_key(key: str) -> str:
-    """The key. obstore takes keys for paths: it would read "/a" and "a/" as "a", and refuses "a//b" and "a/../b"."""
+    """Checks that the key is a path, else raises OSError: obstore reads "/a" and "a/" as "a", and refuses "a//b" and
+    "a/../b"."""
     try:
         key.encode()
     except UnicodeEncodeError:
@@ -189,7 +189,7 @@ def _object_key(key: str) -> str:
 
 @lru_cache(maxsize=64)
 def _opened(bucket: str) -> ObjectStore:
-    """Its client, which threads share."""
+    """The bucket's client, shared by threads."""
     try:
         from obstore.store import from_url
     except ImportError as exc:
@@ -198,14 +198,14 @@ def _opened(bucket: str) -> ObjectStore:
         return from_url(bucket)
     retries: Any = {"max_retries": 10, "retry_timeout": timedelta(seconds=_RETRIED_S)}
     options: Any = {"connect_timeout": f"{_CONNECT_S}s", "timeout": f"{_REQUEST_S}s"}
-    options["allow_http"] = os.environ.get("AWS_ALLOW_HTTP", "false")  # which obstore ignores beside these options
+    options["allow_http"] = os.environ.get("AWS_ALLOW_HTTP", "false")  # obstore ignores the variable here
     credentials = _credentials(bucket) if bucket.startswith("s3:") else None
     with _named(bucket, listing=True):
         return from_url(bucket, client_options=options, retry_config=retries, credential_provider=credentials)
 
 
 def _credentials(bucket: str) -> Any:
-    """Those of boto3's chain. obstore's own knows no profiles, and without credentials asks the network for longer."""
+    """boto3's credentials. obstore's own chain ignores profiles, and takes longer to find none."""
     try:
         from botocore.exceptions import BotoCoreError
         from obstore.auth.boto3 import Boto3CredentialProvider
@@ -215,7 +215,7 @@ def _credentials(bucket: str) -> Any:
         return Boto3CredentialProvider()
     except ValueError:
         raise BucketFailed(bucket=bucket, detail="there are no credentials (boto3's chain found none)") from None
-    except BotoCoreError as exc:  # a profile that is not there, a login that has ended
+    except BotoCoreError as exc:  # such as a missing profile, an expired login
         raise BucketFailed(bucket=bucket, detail=f"boto3 finds no credentials ({exc})") from exc
 
 
@@ -227,7 +227,7 @@ def _described(bucket: str, meta: Any) -> StoredObject:
 
 @contextmanager
 def _named(address: str, *, listing: bool = False) -> Iterator[None]:
-    """obstore's errors as ours."""
+    """Translates obstore's errors to ours."""
     try:
         from obstore import exceptions
     except ImportError:
@@ -245,7 +245,7 @@ def _named(address: str, *, listing: bool = False) -> Iterator[None]:
 
 
 def _each(items: Iterator[Any], address: str, *, listing: bool = False) -> Iterator[Any]:
-    """What obstore gives one after the other, its errors as ours."""
+    """The items; obstore's errors become ours."""
     while True:
         with _named(address, listing=listing):
             item = next(items, None)
@@ -255,7 +255,7 @@ def _each(items: Iterator[Any], address: str, *, listing: bool = False) -> Itera
 
 
 def _reason(exc: Exception) -> str:
-    """obstore's message in one line, without its dump of the error's structure."""
+    """obstore's message in one line, without its debug dump."""
     text = " ".join(str(exc).split("Debug source")[0].split())
     if "parsing Path" in text or "Could not parse path" in text or "empty path segment" in text:
         return f"it has an object whose key is no path; a manifest can name the others ({text[:300]})"

@@ -1,7 +1,5 @@
-"""Compiles the loops of `*_kernels.py` with numba, without the interpreter's lock, and keeps them on disk.
-
-Importing this module needs a numba that compiles.
-"""
+"""Compiles the loops of `*_kernels.py` with numba, without the interpreter's lock, and caches them on disk. Needs a
+numba that compiles."""
 
 from __future__ import annotations
 
@@ -19,55 +17,55 @@ import numba.core.caching
 import numba.core.event
 from numba import njit
 
-# Options of `compiled`. Division as NumPy's; FUSED: products and sums may become one instruction, with one rounding.
+# Options of `compiled`: division as in NumPy; FUSED also allows fused multiply-add, with one rounding.
 EXACT: Final[dict[str, Any]] = {"error_model": "numpy"}
 FUSED: Final[dict[str, Any]] = {"fastmath": {"contract"}, **EXACT}
 
 _log: Final = logging.getLogger(__name__)
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
-# numba says nothing of the types of these.
+# numba has no type annotations for these.
 _settings: Final[Any] = numba.config
 _Kept: Final[Any] = numba.core.caching.FunctionCache
 
-if _settings.DISABLE_JIT:  # the instructions by hand cannot be interpreted, and all other loops take hours
+if _settings.DISABLE_JIT:  # uncompiled, handwritten instructions fail and other loops take hours
     raise ImportError("numba is told not to compile, by NUMBA_DISABLE_JIT")
 
 
 def compiled(
     signature: str | None = None, inlined: Sequence[ModuleType] = (), **options: Any
 ) -> Callable[[_Function], _Function]:
-    """Compiles a function for `signature` now, or loads what an earlier process compiled. Without a signature the
-    function becomes a part of its callers, which are kept. `options` are numba's.
+    """Compiles a function for `signature` at once, or loads it from the cache. Without a signature it is compiled into
+    its callers.
 
-    numba watches the function's own file only. `inlined` names the other modules whose functions and constants become a
-    part of it: the machine code is kept under a name that changes with all of them.
+    numba only watches the function's own file. `inlined` names other modules that are compiled into it; changing them
+    changes its name in the cache. `options` are numba's.
     """
 
     def compile_or_load(function: _Function) -> _Function:
-        if signature is None:  # kept by itself, it would not change with the files that it is made of
+        if signature is None:  # cached alone, it would ignore changed modules
             return cast(_Function, njit(nogil=True, **options)(function))
-        function.__qualname__ += f"_{edition(function, *inlined)}"  # numba makes the file's name of it
+        function.__qualname__ += f"_{edition(function, *inlined)}"  # names numba's cache file
         try:
             return cast(_Function, njit(signature, nogil=True, cache=True, **options)(function))
         except Exception:  # noqa: BLE001 - no folder, no room, or a damaged file: unpickling may raise anything
             with suppress(RuntimeError, OSError):
-                _Kept(function).flush()  # or every later process would read the damaged file
+                _Kept(function).flush()  # or every later process reads the damaged file
             return cast(_Function, njit(signature, nogil=True, **options)(function))  # for this process only
 
     return compile_or_load
 
 
 def edition(*sources: Callable[..., Any] | ModuleType) -> str:
-    """A hash of the files that define `sources` and of this one: what the machine code is made from."""
+    """A hash of this file and those that define `sources`."""
     files = [__file__, *(inspect.getfile(source) for source in sources)]
     return hashlib.sha256(b"".join(Path(file).read_bytes() for file in files)).hexdigest()[:8]
 
 
 @contextmanager
 def logging_compilation() -> Iterator[None]:
-    """Inside, the log says that loops are being compiled, once a process and before the first: it takes so long that a
-    user would think nothing happens. Loops that are loaded from disk are not logged."""
+    """Logs once per process, before loops are compiled, so that users do not think it hangs. Cached loops are not
+    logged."""
     with numba.core.event.install_listener("numba:compile", _Compilation()):
         yield
 

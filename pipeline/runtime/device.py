@@ -1,7 +1,6 @@
-"""The device that the networks and the search run on: finding it by name, describing it, and staying within its memory.
+"""Finds and describes the device of the networks and the search, and keeps within its memory.
 
-A device is a string: "cpu", or "cuda:0" as torch calls it. torch, which takes two seconds to load, is asked only about
-CUDA.
+A device is a string: "cpu", or "cuda:0" as in torch, which takes two seconds to import and is only used for CUDA.
 """
 
 from __future__ import annotations
@@ -31,11 +30,10 @@ Result = TypeVar("Result")
 HOST: Final = "cpu"
 CUDA: Final = "cuda"
 _DRIVER: Final = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
-# One on its way to the device, one being processed there, one on its way back and into files.
+# One being uploaded, one processed, one downloaded and written.
 CUDA_BATCHES: Final = 3
 _FEW_SHAPES = {CUDA}
-# What torch and Triton raise, as a RuntimeError, where a library, a launch or the allocator of pinned memory finds no
-# room.
+# Lack of memory in a library, a launch or for pinned memory, as torch and Triton report it.
 _NO_MEMORY = re.compile(
     r"CUBLAS_STATUS_(ALLOC_FAILED|NOT_INITIALIZED)|CUDNN_STATUS_(ALLOC_FAILED|INTERNAL_ERROR_\w*ALLOCATION_FAILED)"
     r"|[Uu]nable to find (a valid cuDNN algorithm|an engine to execute)"
@@ -46,16 +44,15 @@ _NO_CODE = re.compile(r"no kernel image is available|device kernel image is inva
 _TRY_AGAIN: Final = 64  # batches after one that did not fit
 _NAME = re.compile(r"cpu|cuda(:\d+)?")
 _ARCHITECTURE = re.compile(r"(?P<kind>sm|compute)_(?P<major>\d+)(?P<minor>\d)(?P<only>[af]?)")
-_streams: dict[str, list[torch.cuda.Stream]] = {}  # not in use
+_streams: dict[str, list[torch.cuda.Stream]] = {}  # idle ones
 _streams_lock = threading.Lock()
 
 
 def resolve_device(name: str) -> str:
-    """The device called `name`: `auto` (the first CUDA device if it can be used, else the CPU), `cpu`, `cuda` or
-    `cuda:N`.
+    """Resolves `auto` (the first usable CUDA device, else the CPU), `cpu`, `cuda` or `cuda:N`.
 
-    A CUDA device always comes back with its index. From the first one on convolutions are in full float32, until
-    `set_tf32` says otherwise. Raises DeviceMissing.
+    CUDA devices get their index; the first call for one sets convolutions to full float32 until `set_tf32`. Raises
+    DeviceMissing.
     """
     if name == AUTO:
         name = CUDA if _has_cuda() else HOST
@@ -72,7 +69,7 @@ def resolve_device(name: str) -> str:
 
 
 def is_cuda(device: str) -> bool:
-    """Whether this is a CUDA device, with or without its number."""
+    """Whether this is a CUDA device, indexed or not."""
     return device.startswith(CUDA)
 
 
@@ -82,7 +79,7 @@ def _has_cuda() -> bool:
 
 @functools.cache
 def has_cuda_driver() -> bool:
-    """Whether there is NVIDIA's driver, or AMD's, which torch calls CUDA as well. Without one torch finds no device."""
+    """Whether there is a driver of NVIDIA, or of AMD, which torch also calls CUDA."""
     try:
         ctypes.CDLL(_DRIVER)
     except OSError:
@@ -92,7 +89,7 @@ def has_cuda_driver() -> bool:
 
 @functools.cache
 def cuda_problem(index: int) -> str | None:
-    """Why the CUDA device of this number cannot be used; None where it can."""
+    """Why this CUDA device cannot be used, or None."""
     problem = why_no_cuda()
     if problem is not None:
         return problem
@@ -103,7 +100,7 @@ def cuda_problem(index: int) -> str | None:
         return f"this machine has {count} (cuda:0 to cuda:{count - 1})"
     try:
         capability = torch.cuda.get_device_capability(index)
-    except RuntimeError as exc:  # the device is another process's alone, or broken
+    except RuntimeError as exc:  # used exclusively by another process, or broken
         return f"it cannot be used ({_first_line(exc)})"
     architectures = torch.cuda.get_arch_list()
     if _has_code_for(capability, architectures):
@@ -115,8 +112,7 @@ def cuda_problem(index: int) -> str | None:
 
 @functools.cache
 def why_no_cuda() -> str | None:
-    """Why there is no CUDA device; None where there is one. Asked once: torch says what is wrong with the driver the
-    first time only."""
+    """Why there is no CUDA device, or None. Cached, because torch reports a driver problem only once."""
     import torch
 
     with warnings.catch_warnings(record=True) as caught:
@@ -135,8 +131,8 @@ def why_no_cuda() -> str | None:
 
 
 def _has_code_for(capability: tuple[int, int], architectures: Sequence[str]) -> bool:
-    """Whether torch has code for a device: machine code ("sm_86") of its major version and at most its minor one, or
-    code that the driver compiles ("compute_90") of at most its version. True where there is no telling."""
+    """Whether torch has machine code ("sm_86") for the same major and at most this minor version, or code for the
+    driver to compile ("compute_90") for at most this version. True if unknown."""
     known = [_ARCHITECTURE.fullmatch(name) for name in architectures]
     if not known or None in known:
         return True
@@ -150,15 +146,15 @@ def _has_code_for(capability: tuple[int, int], architectures: Sequence[str]) -> 
 
 @functools.cache
 def _leave_tf32() -> None:
-    """Once, so that a later look at the device leaves what `set_tf32` set. cuDNN's default, TF32, has 10 bits of
-    mantissa: embeddings would differ from the CPU's in the third digit."""
+    """Disables cuDNN's default, TF32, once, so that `set_tf32` stays in force. Its 10-bit mantissa changes the third
+    digit of embeddings."""
     import torch
 
     torch.backends.cudnn.allow_tf32 = False
 
 
 def describe(device: str) -> str:
-    """What reports call the device: "cuda:0 (NVIDIA H100, 80 GB)" or "cpu (2 threads)"."""
+    """For reports: "cuda:0 (NVIDIA H100, 80 GB)" or "cpu (2 threads)"."""
     if not is_cuda(device):
         return f"{device} ({threads_here()} threads)"
     import torch
@@ -168,9 +164,9 @@ def describe(device: str) -> str:
 
 
 def driver_uuid(device: str) -> str | None:
-    """What the driver calls a CUDA device: "GPU-5b0a..."; None for the CPU, and where torch does not say.
+    """The driver's name of a CUDA device ("GPU-5b0a..."), or None.
 
-    The driver numbers devices differently: it counts those that CUDA_VISIBLE_DEVICES hides, too.
+    The driver's indices differ: they include devices hidden by CUDA_VISIBLE_DEVICES.
     """
     if not is_cuda(device):
         return None
@@ -181,28 +177,28 @@ def driver_uuid(device: str) -> str | None:
 
 
 def on_cuda(settings: RunSettings) -> bool:
-    """Whether the settings mean a CUDA device, whether or not there is one."""
+    """Whether the settings select a CUDA device, even a missing one."""
     return settings.device != HOST and (settings.device != AUTO or _has_cuda())
 
 
 def batch_workers(settings: RunSettings) -> int:
-    """How many batches are worked on at the same time: one per thread on the CPU, CUDA_BATCHES on CUDA."""
+    """Concurrent batches: one per thread on the CPU, CUDA_BATCHES on CUDA."""
     return CUDA_BATCHES if on_cuda(settings) else thread_count(settings.threads)
 
 
 def batch_threads(settings: RunSettings) -> int:
-    """How many CPU cores a batch uses: one on a CPU, where other batches use the others; on CUDA all."""
+    """CPU cores per batch: one on a CPU, all on CUDA."""
     return thread_count(settings.threads) if on_cuda(settings) else 1
 
 
 def prefers_few_shapes(device_type: str) -> bool:
-    """Whether each new shape costs the device: in each thread, cuDNN has to find out how to do each convolution."""
+    """Whether new shapes are expensive: cuDNN selects algorithms for each, in each thread."""
     return device_type in _FEW_SHAPES
 
 
 def padded(items: torch.Tensor, sizes: Sequence[int] = ()) -> torch.Tensor:
-    """[n, ...] -> [m, ...], padded with zeros where the device prefers few shapes. m is the smallest of `sizes` that is
-    large enough; without them, n rounded up by at most a quarter to one of a few numbers."""
+    """[n, ...] -> [m, ...], zero-padded if the device prefers few shapes: m is the smallest of `sizes` >= n, or else n
+    rounded up by at most a quarter."""
     if not prefers_few_shapes(items.device.type) or not len(items):
         return items
     import torch
@@ -214,7 +210,7 @@ def padded(items: torch.Tensor, sizes: Sequence[int] = ()) -> torch.Tensor:
 
 
 def synchronize(device: str) -> None:
-    """Waits until the device has finished its work."""
+    """Waits until the device is idle."""
     if is_cuda(device):
         import torch
 
@@ -222,7 +218,7 @@ def synchronize(device: str) -> None:
 
 
 def finish(device: str) -> None:
-    """Waits until the device has finished the work in this thread's stream (`own_stream`). Raises DeviceFailed."""
+    """Waits for this thread's stream (`own_stream`). Raises DeviceFailed."""
     if is_cuda(device):
         import torch
 
@@ -235,10 +231,10 @@ def finish(device: str) -> None:
 
 @contextmanager
 def own_stream(device: str) -> Iterator[None]:
-    """Inside, a CUDA device does this thread's work concurrently with that of other threads, not after it.
+    """Runs this thread's CUDA work concurrently with other threads'.
 
-    Nothing waits for the work of other threads, so any of their results that this thread uses must be finished. A few
-    streams are reused, because torch keeps freed memory for the stream that used it.
+    It does not wait for them: their results that it uses must be finished. Streams are reused, because torch caches
+    freed memory per stream.
     """
     if not is_cuda(device):
         yield
@@ -257,8 +253,8 @@ def own_stream(device: str) -> Iterator[None]:
 
 
 def lack_of_memory(error: RuntimeError) -> str:
-    """What says that the device, or the host's pinned memory, had no room. Raises DeviceFailed for an error after which
-    nothing works on the device, DeviceMissing where torch has no code for it, and any other error itself."""
+    """The message, if device or pinned memory ran out. Otherwise raises as `raise_if_failed`, or else `error`
+    itself."""
     if is_lack_of_memory(error):
         return _first_line(error)
     raise_if_failed(error)
@@ -266,7 +262,7 @@ def lack_of_memory(error: RuntimeError) -> str:
 
 
 def is_lack_of_memory(error: Exception) -> bool:
-    """Whether the device, or the host's pinned memory, had no room."""
+    """Whether device or pinned memory ran out."""
     if not isinstance(error, RuntimeError):  # torch's and Triton's
         return False
     import torch
@@ -275,8 +271,7 @@ def is_lack_of_memory(error: Exception) -> bool:
 
 
 def raise_if_failed(error: Exception) -> None:
-    """Raises DeviceFailed for an error after which nothing works on the device, DeviceMissing where torch has no code
-    for it."""
+    """Raises DeviceFailed if the device is unusable after the error, DeviceMissing if torch has no code for it."""
     detail = _first_line(error)
     if not isinstance(error, RuntimeError) or not _FAILED.search(detail) or is_lack_of_memory(error):
         return
@@ -290,7 +285,7 @@ def raise_if_failed(error: Exception) -> None:
 
 @contextmanager
 def device_errors() -> Iterator[None]:
-    """Raises DeviceOutOfMemory, DeviceFailed or DeviceMissing for what torch raises where the device is why."""
+    """Turns torch's device errors into DeviceOutOfMemory, DeviceFailed or DeviceMissing."""
     try:
         yield
     except RuntimeError as exc:
@@ -302,21 +297,19 @@ def _first_line(error: Exception) -> str:
 
 
 class FittingBatches(Generic[Item]):
-    """Works on batches in parts that the device has memory for, and remembers for a while what was too much. Threads
-    may share it."""
+    """Splits batches that exceed the device's memory, and remembers their size for a while. Thread-safe."""
 
     def __init__(self, size: Callable[[Item], int]) -> None:
-        """`size`: of an item, in any unit: what a batch takes grows with the sum."""
+        """`size` of an item in any unit; memory must grow with the sum."""
         self._size = size
         self._too_much = math.inf  # the smallest sum that did not fit
         self._spared = 0  # batches that were not tried since
 
     def __call__(self, batch_fn: Callable[[Sequence[Item]], Iterable[Result]], items: Sequence[Item]) -> list[Result]:
-        """`batch_fn(items)`, which gives one result per item; where the device runs out of memory, or did at such a
-        size before, each half by itself.
+        """`batch_fn(items)`, one result per item. If the device runs out of memory, or did at this size, runs halves
+        recursively, in order.
 
-        The halves run in order and may be halved again, so the results are those of the whole batch. Raises
-        DeviceOutOfMemory if a single item is too much, and DeviceFailed for errors after which nothing works.
+        Raises DeviceOutOfMemory if a single item does not fit, and as `raise_if_failed`.
         """
         size, detail = sum(map(self._size, items)), ""
         if len(items) <= 1 or size < self._too_much or self._is_worth_trying():
@@ -324,7 +317,7 @@ class FittingBatches(Generic[Item]):
                 return list(batch_fn(items))
             except RuntimeError as exc:
                 detail = lack_of_memory(exc)
-            # Not in the except block: while the exception exists, its traceback keeps the failed batch's tensors.
+            # Not in the except block: the traceback keeps the batch's tensors alive.
             if len(items) <= 1:
                 raise DeviceOutOfMemory(device="The device", detail=detail)
             self._too_much, self._spared = min(self._too_much, size), 0
@@ -336,7 +329,7 @@ class FittingBatches(Generic[Item]):
         return self(batch_fn, items[:middle]) + self(batch_fn, items[middle:])
 
     def _is_worth_trying(self) -> bool:
-        """Once in a while: what took the memory may be gone."""
+        """Once in a while: more memory may be free."""
         self._spared += 1
         if self._spared < _TRY_AGAIN:
             return False

@@ -1,4 +1,4 @@
-"""The share of time in which a CUDA device was at work, as its driver counts it."""
+"""The share of time that a CUDA device was busy, as counted by its driver."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _COMMAND: Final = (
 
 
 class DeviceMeter:
-    """A context manager that samples the device with this UUID (`device.driver_uuid`) until it is left.
+    """A context manager that samples the device with this UUID (`device.driver_uuid`).
 
-    It does nothing without a UUID, and where there is no nvidia-smi that can be run. Of a MIG slice the driver counts
-    no such share: nvidia-smi then says "[N/A]", or that it knows no such device.
+    Without a UUID or nvidia-smi it does nothing. MIG slices have no such count: nvidia-smi prints "[N/A]" or knows no
+    such device.
     """
 
     def __init__(self, uuid: str | None) -> None:
@@ -41,9 +41,9 @@ class DeviceMeter:
 
     @property
     def busy_share(self) -> float | None:
-        """The mean of the samples so far; None where there is none."""
+        """Mean of the samples in [0, 1]; None without samples."""
         if self._samples is not None:
-            # Not read through the file object: the program writes where its position is.
+            # Not through the file object: the child writes at the shared position.
             text = os.pread(self._samples.fileno(), os.fstat(self._samples.fileno()).st_size, 0)
             samples = [int(line) for line in text[: text.rfind(b"\n") + 1].splitlines() if line.strip().isdigit()]
             self._share = fmean(samples) / 100 if samples else None

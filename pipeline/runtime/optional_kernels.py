@@ -1,5 +1,4 @@
-"""Kernels where they can be used: on the CPU loops that numba compiles, if it is installed; on CUDA Triton's, if it is
-installed and they give what torch gives."""
+"""Optional kernels: numba's on the CPU, if installed; Triton's on CUDA, if installed and equal to torch."""
 
 from __future__ import annotations
 
@@ -13,17 +12,17 @@ if TYPE_CHECKING:
     import torch
 
 _log: Final = logging.getLogger(__name__)
-# In what kernels differ from torch's operations on a device, or None. May raise whatever Triton does.
+# How kernels differ from torch on a device, or None. May raise whatever Triton raises.
 SelfCheck: TypeAlias = "Callable[[torch.device], str | None]"
-# By device and the module that loads them: why Triton's kernels are not used, or None where they are.
+# By device and loading module: why Triton is not used, or None.
 _outcomes: Final[dict[torch.device, dict[str, str | None]]] = {}
 
 
 def if_compiled(load: Callable[[], ModuleType]) -> Callable[[], ModuleType | None]:
-    """Makes of `load`, which imports loops for the CPU, a function that returns them.
+    """Makes a function that returns the loops that `load` imports.
 
-    They are None without a numba that works with this Python and NumPy: torch then does the same. The first call
-    compiles them, up to half a minute, and logs that before it begins, or loads what an earlier process compiled.
+    Without a usable numba it returns None, and torch does the same. The first call compiles (up to half a minute,
+    logged before) or loads from the cache.
     """
 
     @functools.cache
@@ -33,25 +32,23 @@ def if_compiled(load: Callable[[], ModuleType]) -> Callable[[], ModuleType | Non
 
             with logging_compilation():
                 return load()
-        except (ImportError, OSError):  # OSError: numba's own library is missing
+        except (ImportError, OSError):  # numba's library is missing
             return None
 
     return loops
 
 
 def if_checked(load: Callable[[], tuple[ModuleType, SelfCheck]]) -> Callable[[torch.device], ModuleType | None]:
-    """Makes of `load`, which imports a module of Triton kernels and has their check, a function that gives a device its
-    kernels.
+    """Makes a function from a device to the Triton kernels of `load`, which also returns their check.
 
-    They are None on a CPU. On CUDA they are compared with torch when a device first asks for them; without Triton, or
-    where they differ, they are None, the log says why, and torch does the same more slowly. Raises DeviceFailed.
+    It returns None on a CPU. The first call for a CUDA device compares the kernels with torch; without Triton or if
+    they differ it logs that and returns None, and torch does the same more slowly. Raises DeviceFailed.
     """
     return functools.cache(lambda device: _checked(load, device) if device.type == "cuda" else None)
 
 
 def outcomes(device: torch.device) -> dict[str, str | None]:
-    """Of the kernels that were asked for so far, by the module that loads them: why they are not used on the device, or
-    None where they are."""
+    """By loading module, for kernels requested so far: why they are not used on the device, or None."""
     return dict(_outcomes.get(device, {}))
 
 
@@ -61,10 +58,10 @@ def _checked(load: Callable[[], tuple[ModuleType, SelfCheck]], device: torch.dev
     try:
         module, self_check = load()
         problem = self_check(device)
-    except Exception as exc:  # no Triton, no compiler for the host's part, a device that it does not know
+    except Exception as exc:  # no Triton, no host compiler, an unknown device
         if is_lack_of_memory(exc):
-            raise  # another time there may be room
-        if not str(exc).startswith("Triton Error"):  # what Triton alone cannot do; if the device is lost, torch says so
+            raise  # later there may be room
+        if not str(exc).startswith("Triton Error"):  # Triton's own failure; torch reports lost devices
             raise_if_failed(exc)
         problem = f"{type(exc).__name__}: {exc}".split("\n", 1)[0]
     _outcomes.setdefault(device, {})[load.__module__.rpartition(".")[2]] = problem

@@ -1,4 +1,4 @@
-"""What the mode `fast` may change: the settings for it, and which of them a store's mode and a device allow."""
+"""Which settings of the mode `fast` a store's mode and a device allow."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pipeline.runtime.device import is_cuda
 
 
 def check_fast_mode(run: RunSettings, device: str | None = None) -> None:
-    """Raises BadValue for settings that make results less exact, where the mode is `exact`, or where they are not for
-    `device`, if that is known: on a CPU only bfloat16 is possible. `run.mode` must be the store's."""
+    """Raises BadValue for less exact settings if `run.mode`, the store's, is `exact`, or if a known `device` does not
+    support them: a CPU only has bfloat16."""
     allowed = {AUTO, FLOAT32}
     if run.mode != FAST:
         problem = "the store's mode is exact; that is for stores made with --mode fast"
@@ -29,10 +29,10 @@ def check_fast_mode(run: RunSettings, device: str | None = None) -> None:
 
 
 def set_tf32(device: str, allowed: bool) -> None:
-    """Whether convolutions on CUDA may run in TF32, in the whole process: torch has no switch for one thread.
+    """Allows or forbids TF32 in CUDA convolutions, in the whole process: torch has no switch per thread.
 
-    The switch for matrix products stays as it is. The networks have few of them, and the exact search, which refuses
-    TF32, the crops and the qualities need theirs in float32.
+    Matrix products are unaffected: the networks have few; the exact search (which refuses TF32), crops and quality need
+    float32.
     """
     if is_cuda(device):
         import torch

@@ -1,5 +1,4 @@
-"""A lock that any number of threads share, or one has alone: a readers-writer lock (Courtois et al. 1971, "Concurrent
-Control with Readers and Writers")."""
+"""A readers-writer lock (Courtois et al. 1971, "Concurrent Control with Readers and Writers")."""
 
 from __future__ import annotations
 
@@ -9,16 +8,16 @@ from contextlib import contextmanager
 
 
 class SharedLock:
-    """The thread that is next to be alone goes before newcomers."""
+    """Shared by any number of threads, or held by one, which precedes newcomers."""
 
     def __init__(self) -> None:
-        self._door = threading.Lock()  # held by the thread that is alone, or is the next to be
+        self._door = threading.Lock()  # held by the exclusive thread, or the next to be
         self._changed = threading.Condition()
-        self._users = 0  # that share it
+        self._users = 0  # threads that share it
 
     @contextmanager
     def shared(self) -> Iterator[None]:
-        """Waits until no thread is alone or waits to be."""
+        """Waits while a thread is in `alone` or waits for it."""
         with self._door, self._changed:
             self._users += 1
         try:
@@ -30,7 +29,7 @@ class SharedLock:
 
     @contextmanager
     def alone(self, timeout_s: float | None = None) -> Iterator[None]:
-        """Waits until no other thread shares it. Raises TimeoutError if that takes longer."""
+        """Waits until no other thread shares it. Raises TimeoutError after `timeout_s`."""
         with self._door:
             with self._changed:
                 if not self._changed.wait_for(lambda: not self._users, timeout_s):

@@ -1,5 +1,5 @@
-"""Where the time of a run goes: seconds and calls of each stage over all threads, how often the networks ran, what
-waited, and how deep the queues were. A few readings of a clock per image, so it is always measured."""
+"""Time of each stage over all threads, network calls, waits and queue depths. Always measured: it costs a few clock
+readings per image."""
 
 from __future__ import annotations
 
@@ -12,36 +12,35 @@ from typing import Final
 
 Clock = Callable[[], float]
 
-# The stages of a run, in its order.
+# The stages of a run, in order.
 SCAN: Final = "scan"
 LOAD: Final = "load"
 READ: Final = "read"
 HASH: Final = "hash"
 DECODE: Final = "decode"
 JPEGS: Final = "jpegs"  # decoding on the device
-IMAGES: Final = "images"  # copied to the device
+IMAGES: Final = "images"  # copying to the device
 PNET: Final = "pnet"
 RNET: Final = "rnet"
 ONET: Final = "onet"
 CROP: Final = "crop"
 QUALITY: Final = "quality"
 EMBED: Final = "embed"
-SECOND_MODEL: Final = "second model"  # of a store that has two: crops, qualities and embeddings
-ENCODE: Final = "encode"  # pictures to store, where that is not done in `decide`
+SECOND_MODEL: Final = "second model"  # in a store with two: crops, quality and embeddings
+ENCODE: Final = "encode"  # pictures to store, unless `decide` does it
 WRITE: Final = "write"  # shards
-DECIDE: Final = "decide"  # and encode the pictures of new references, and commit
+DECIDE: Final = "decide"  # with pictures of new references, and commits
 
 DETECTION: Final = (PNET, RNET, ONET)
 MODEL_STAGES: Final = (IMAGES, *DETECTION, CROP, QUALITY, EMBED, SECOND_MODEL)
 
 # What workers can wait for.
-FOR_IMAGES: Final = "images"  # that are not decoded yet
-FOR_MODELS: Final = "models"  # that are being loaded
+FOR_IMAGES: Final = "images"  # not decoded yet
+FOR_MODELS: Final = "models"  # being loaded
 
 
 class CallCounts:
-    """How often something ran, such as a network, and over how many inputs in all (canvases, levels, crops, images).
-    Threads may share it."""
+    """Number of calls, such as of a network, and of their inputs (canvases, levels, crops, images). Thread-safe."""
 
     def __init__(self) -> None:
         self.calls = 0
@@ -56,14 +55,14 @@ class CallCounts:
 
 @dataclass
 class StageTime:
-    """The time of one stage, summed over the threads: wall-clock seconds, including the wait for a core or the disk."""
+    """Wall-clock seconds over all threads, including waits for a core or the disk."""
 
     calls: int = 0
     seconds: float = 0.0
 
 
 class Gauge:
-    """A number that goes up and down: its maximum, and its mean over the time from the first to the last change."""
+    """A varying number: its maximum, and its mean from first to last change."""
 
     def __init__(self, clock: Clock = time.perf_counter) -> None:
         self._clock = clock
@@ -71,11 +70,11 @@ class Gauge:
         self._value = 0
         self._area = 0.0  # up to the last change
         self._begun: float | None = None
-        self.changed = 0.0  # when it last did
+        self.changed = 0.0  # time of the last change
         self.most = 0
 
     def add(self, number: int) -> None:
-        """Counts `number` more, or (negative) fewer."""
+        """Adds `number`, which may be negative."""
         with self._lock:
             now = self._clock()
             if self._begun is None:
@@ -86,7 +85,7 @@ class Gauge:
             self.most = max(self.most, self._value)
 
     def area(self) -> float:
-        """The sum of value x seconds up to now."""
+        """The integral of value x seconds up to now."""
         with self._lock:
             return self._area + (self._value * (self._clock() - self.changed) if self._value else 0.0)
 
@@ -99,10 +98,10 @@ class Gauge:
 
 
 class StageTimes:
-    """What one command measures. All threads share it.
+    """Measurements of one command. Thread-safe.
 
-    `synchronize` waits until the device is idle. With it, a stage's time covers the device's work that it started.
-    Without it, a stage's time is the host's alone, and the first stage that needs a result waits for all work before.
+    If `synchronize` waits until the device is idle, a stage's time covers the device's work. By default times are the
+    host's: the first stage that needs a result waits for all earlier work.
     """
 
     def __init__(self, synchronize: Callable[[], None] = lambda: None, clock: Clock = time.perf_counter) -> None:
@@ -110,12 +109,12 @@ class StageTimes:
         self._clock = clock
         self._lock = threading.Lock()
         self.stages: dict[str, StageTime] = {}
-        self.images_waiting = Gauge(clock)  # decoded, in no batch yet
-        self.batches_waiting = Gauge(clock)  # complete, for a worker
-        self.workers_busy = Gauge(clock)  # with a batch
-        self.held_back_s = 0.0  # decoding, over its threads: enough images were waiting
-        self.idle_s = 0.0  # workers without a batch, from the engine's begin to its last batch's end
-        self.idle_for: dict[str, float] = {FOR_IMAGES: 0.0, FOR_MODELS: 0.0}  # of this: while what was missing
+        self.images_waiting = Gauge(clock)  # decoded, not in a batch yet
+        self.batches_waiting = Gauge(clock)  # complete, no worker yet
+        self.workers_busy = Gauge(clock)
+        self.held_back_s = 0.0  # of decoders, while enough images waited
+        self.idle_s = 0.0  # of workers without a batch, until the last batch ends
+        self.idle_for: dict[str, float] = {FOR_IMAGES: 0.0, FOR_MODELS: 0.0}  # of `idle_s`, by what was missing
 
     @contextmanager
     def stage(self, name: str, calls: int = 1) -> Iterator[None]:
@@ -128,14 +127,14 @@ class StageTimes:
 
     @contextmanager
     def on_device(self, name: str) -> Iterator[None]:
-        """`stage` for work of the device."""
+        """`stage` for work on the device."""
         self._synchronize()
         with self.stage(name):
             yield
             self._synchronize()
 
     def seconds(self, *names: str) -> float:
-        """The time of these stages together."""
+        """The sum over these stages."""
         with self._lock:
             return sum((self.stages[name].seconds for name in names if name in self.stages), 0.0)
 
@@ -145,7 +144,7 @@ class StageTimes:
             return {name: (stage.calls, stage.seconds) for name, stage in self.stages.items()}
 
     def add(self, name: str, calls: int, seconds: float) -> None:
-        """Counts calls of a stage that took so many seconds together."""
+        """Counts calls of a stage with `seconds` in total."""
         with self._lock:
             stage = self.stages.setdefault(name, StageTime())
             stage.calls += calls
@@ -161,7 +160,7 @@ class StageTimes:
 
     @contextmanager
     def waiting(self, cause: str, workers: int) -> Iterator[None]:
-        """Around the wait of the next batch, and of those of the `workers` that have none, for images or models."""
+        """Around a wait for images or models (`cause`) by the idle ones of `workers` workers."""
         begun, area = self._clock(), self.workers_busy.area()
         try:
             yield
@@ -181,7 +180,7 @@ class StageTimes:
 
     @contextmanager
     def engine(self, workers: int) -> Iterator[None]:
-        """Around the engine's work, with so many workers."""
+        """Around the engine's work with `workers` workers."""
         begun, area = self._clock(), self.workers_busy.area()
         try:
             yield
@@ -191,5 +190,5 @@ class StageTimes:
                 self.idle_s += idle
 
     def _idle(self, workers: int, begun: float, area: float, end: float) -> float:
-        """Seconds without a batch of all workers together since `begun`, when `workers_busy.area()` was `area`."""
+        """Seconds of workers without a batch from `begun` (`workers_busy.area()` was `area`) to `end`."""
         return max(0.0, workers * (end - begun) - (self.workers_busy.area() - area))

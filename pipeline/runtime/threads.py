@@ -1,4 +1,4 @@
-"""How many threads networks, compiled loops and matrix products use. Importing it needs no torch."""
+"""Thread counts of networks, compiled loops and matrix products. Needs no torch."""
 
 from __future__ import annotations
 
@@ -18,52 +18,51 @@ Result = TypeVar("Result")
 
 
 class _Threads(threading.local):
-    """A thread's number; the attribute of the class is that of threads that have none of their own."""
+    """The thread's own count; the class attribute is for threads without one."""
 
-    count: int | None = None  # one per core that this process may run on
+    count: int | None = None  # one per usable core
 
 
 _threads = _Threads()
 
 
 def thread_count(threads: int) -> int:
-    """What the setting `run.threads` means: 0 is one per core that this process may run on."""
+    """The count for the setting `run.threads`; 0: one per usable core."""
     return threads or usable_cores()
 
 
 def usable_cores() -> int:
-    """The cores that this process may run on: fewer than the machine's under taskset or in a container's CPU set."""
+    """Cores that this process may use; taskset and containers can limit them."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def set_threads(threads: int) -> int:
-    """Sets how many threads the CPU works with (0: one per core that this process may run on), but for threads with a
-    number of their own, and returns it."""
+    """Sets and returns the count (0: one per usable core) for threads without their own."""
     _Threads.count = thread_count(threads)
     own_threads(_Threads.count)
     return _Threads.count
 
 
 def own_threads(threads: int) -> None:
-    """Sets how many threads work for this thread, whatever `set_threads` sets later."""
+    """Sets this thread's count, regardless of `set_threads`."""
     _threads.count = threads
     tell_torch()
 
 
 def tell_torch() -> None:
-    """Gives torch, if it is loaded, this thread's number: for this thread, and for later ones that are given none."""
+    """Passes this thread's count to torch, if loaded: for this thread, and new ones without their own."""
     if "torch" in sys.modules:
         import torch
 
-        # When a thread first needs the number, torch gives it the one that any thread set last. Asking for it here
-        # makes that happen now, so that it cannot replace this one later.
+        # At its first read, torch sets a thread's count to the one last set by any thread. Reading it now prevents that
+        # later.
         torch.get_num_threads()
         torch.set_num_threads(threads_here())
 
 
 @contextmanager
 def using_threads(threads: int) -> Iterator[None]:
-    """`own_threads` for the block (0: one per core that this process may run on)."""
+    """`own_threads` for the block (0: one per usable core)."""
     before = threads_here()
     own_threads(thread_count(threads))
     try:
@@ -73,13 +72,13 @@ def using_threads(threads: int) -> Iterator[None]:
 
 
 def threads_here() -> int:
-    """How many threads work for this thread."""
+    """This thread's thread count."""
     return _threads.count or usable_cores()
 
 
 class _SingleThreadedBlas:
-    """NumPy's matrix products on the thread that asks for them, while any thread is inside: they divide the work among
-    themselves (`over_threads`). BLAS has one number for the whole process."""
+    """Limits BLAS to one thread, in the whole process, while any thread is inside: `over_threads` divides NumPy's
+    products."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -87,7 +86,7 @@ class _SingleThreadedBlas:
 
     @functools.cached_property
     def _controller(self) -> ThreadpoolController:
-        return ThreadpoolController()  # looks through the loaded libraries: some milliseconds
+        return ThreadpoolController()  # scans libraries: some milliseconds
 
     @contextmanager
     def __call__(self) -> Iterator[None]:
@@ -105,7 +104,7 @@ class _SingleThreadedBlas:
                     self._restore()
 
     def leave(self) -> None:
-        """In a forked child no thread is inside."""
+        """For a forked child, in which no thread is inside."""
         self._lock = threading.Lock()
         if self._inside:
             self._inside = 0
@@ -117,7 +116,7 @@ class _SingleThreadedBlas:
         self._take_turn()
 
     def _take_turn(self) -> None:
-        """From threadpoolctl 3.8 on, one thread sets the number and those of others do nothing until it is told so."""
+        """Since threadpoolctl 3.8 only the controlling thread can change the count; this releases it."""
         for library in self._controller.lib_controllers:
             if hasattr(library, "clear_controlling_thread"):
                 library.clear_controlling_thread(force=True)
@@ -127,10 +126,10 @@ single_threaded_blas = _SingleThreadedBlas()
 
 
 def over_threads(do: Callable[[Item], Result], items: Sequence[Item], pool: str = "kernels") -> list[Result]:
-    """`do` of each item, in the order of the items; faster where `do` releases the interpreter's lock.
+    """`do` of each item, in order; faster if `do` releases the interpreter's lock.
 
-    Each pool serves its items in the order in which they come: short work that must not wait for long work has its own.
-    Its threads have the priority of the thread that asks.
+    A pool serves items in order of arrival: short work that must not wait needs its own pool. Its threads have the
+    caller's priority.
     """
     threads = threads_here()
     if threads == 1 or len(items) < 2:
@@ -139,35 +138,35 @@ def over_threads(do: Callable[[Item], Result], items: Sequence[Item], pool: str 
 
 
 def parts(count: int) -> list[slice]:
-    """`count` items in a few parts for every thread, so that none waits long for a slow one."""
+    """Splits `count` items into a few parts per thread, so that slow parts even out."""
     threads = threads_here()
     return split(count, 1 if threads == 1 else min(count, 4 * threads))
 
 
 def even_parts(count: int, most: int) -> list[slice]:
-    """`count` items in a part for every thread, but in no more than `most` parts."""
+    """Splits `count` items into one part per thread, at most `most`."""
     return split(count, max(1, min(threads_here(), most)))
 
 
 def split(count: int, number: int) -> list[slice]:
-    """`count` items in `number` parts of nearly the same size."""
+    """Splits `count` items into `number` nearly equal parts."""
     return [slice(count * part // number, count * (part + 1) // number) for part in range(number)]
 
 
 def _priority() -> int:
-    """The niceness of this thread, which the threads that it starts inherit."""
+    """This thread's niceness, inherited by threads that it starts."""
     return os.getpriority(os.PRIO_PROCESS, threading.get_native_id()) if sys.platform == "linux" else 0
 
 
 @functools.cache
 def _pool(threads: int, name: str, priority: int) -> ThreadPoolExecutor:
-    """`priority`: of the threads that ask it. The pool starts its own when they ask first."""
-    # A thread of a pool works alone: it must not wait for the others.
+    """`priority`: the callers', which the pool's threads inherit."""
+    # A pool's thread must not split its work and wait for the others.
     return ThreadPoolExecutor(
         threads, thread_name_prefix=f"{name}-{priority}", initializer=setattr, initargs=(_threads, "count", 1)
     )
 
 
-# A forked child has none of the threads, and would wait for them forever.
+# A forked child lacks the pool's threads and would wait forever.
 os.register_at_fork(after_in_child=_pool.cache_clear)
 os.register_at_fork(after_in_child=single_threaded_blas.leave)

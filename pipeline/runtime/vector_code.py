@@ -1,9 +1,7 @@
-"""LLVM instructions written by hand, for loops that numba does not vectorise or keeps in memory instead of registers.
+"""Handwritten LLVM instructions, for loops that numba does not vectorise or keeps in memory instead of registers.
 
-A function decorated with `intrinsic` returns the types of a call and a function that writes its instructions: see the
-documentation of numba's `extending.intrinsic`. LLVM splits vectors that are too long for the processor.
-
-Importing this module needs numba.
+An `intrinsic` returns a call's types and a function that emits instructions (numba's `extending.intrinsic`). LLVM
+splits vectors that are too long for the processor. Needs numba.
 """
 
 from __future__ import annotations
@@ -15,7 +13,7 @@ import numba.extending
 from llvmlite import ir
 from numba.core import types
 
-# numba's own annotations count one argument too many, and leave some out.
+# numba's annotations are wrong here.
 intrinsic: Final[Any] = numba.extending.intrinsic
 cgutils: Final[Any] = numba.core.cgutils
 nothing: Final[Any] = types.void
@@ -24,13 +22,13 @@ _MAY_FUSE: Final = ("contract",)
 
 
 class Writer:
-    """Writes instructions with llvmlite's `builder`. A place is an index of a number in an array."""
+    """Emits instructions with llvmlite's `builder`. A place is an index into an array."""
 
     def __init__(self, context: Any, builder: Any) -> None:
         self.context, self.builder = context, builder
 
     def values(self, kinds: Any, arguments: Any) -> list[Any]:
-        """The arguments of a call: for an array the address of its first number, for a tuple its members."""
+        """A call's arguments: an array's address, a tuple's members."""
         found: list[Any] = []
         for kind, argument in zip(kinds, arguments, strict=True):
             if isinstance(kind, types.Array):
@@ -52,7 +50,7 @@ class Writer:
         return self.builder.mul(a, self.place(b) if isinstance(b, int) else b)
 
     def multiply_add(self, a: Any, b: Any, c: Any) -> Any:
-        """a x b + c, in one instruction where there is one."""
+        """a x b + c, in one instruction if possible."""
         return self.builder.fadd(self.builder.fmul(a, b, flags=_MAY_FUSE), c, flags=_MAY_FUSE)
 
     def number(self, array: Any, at: Any) -> Any:
@@ -68,7 +66,7 @@ class Writer:
         return self.builder.bitcast(self.builder.gep(array, [at]), kind.as_pointer())
 
     def spread(self, number: Any, kind: ir.VectorType) -> Any:
-        """A vector with the number in every place."""
+        """A vector with the number in every element."""
         undefined, first = ir.Constant(kind, ir.Undefined), ir.Constant(ir.IntType(32), 0)
         one = self.builder.insert_element(undefined, number, first)
         everywhere = ir.Constant(ir.VectorType(ir.IntType(32), kind.count), [0] * kind.count)

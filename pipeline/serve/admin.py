@@ -1,10 +1,10 @@
-"""The admin port: the verbs of a store, for the commands that find it held by this server. They find its address in the
-store's lock, and its token in a file.
+"""The admin port: serves a store's verbs to commands while the server has the store open. They read its address from
+the store's lock, and its token from a file.
 
-It is bound to the loopback and apart from the public port, so nothing of it can be reached from elsewhere; a browser
-on this machine is kept out by the token and by the Host header (DNS rebinding).
+It listens on loopback only, apart from the public port. The token and the Host header keep out browsers on this machine
+(DNS rebinding).
 
-Calls wait for each other where they need the catalog, which has one thread. `check` and `known_files` ask it in pieces;
+Calls that need the catalog wait for each other, as it has one thread. `check` and `known_files` query it in pieces;
 `export` copies each table in one piece, and requests that store something wait for it.
 """
 
@@ -44,7 +44,7 @@ from pipeline.store import make_token, remove_token
 _log = logging.getLogger(__name__)
 
 _MAX_BODY_BYTES: Final = 2**29  # an image of `decode.max_bytes` in base64
-_MAX_CONNECTIONS: Final = 64  # those without the token are evicted first, so that no other user can take them all
+_MAX_CONNECTIONS: Final = 64  # those without the token are evicted first, so no other user can occupy them all
 _START_TIMEOUT_S: Final = 10.0
 _STOP_TIMEOUT_S: Final = 60.0
 
@@ -53,11 +53,11 @@ Answer = Callable[[Request, bytes], object]
 
 @contextlib.contextmanager
 def open_admin_port(store: Store, password_changed: Callable[[str], None] = lambda _: None) -> Iterator[str]:
-    """Opens the admin port of a store and gives its URL. To be opened when its service answers, and closed before the
-    service ends: calls in progress are finished if they don't take long, and the closed store refuses the rest.
+    """Opens a store's admin port and yields its URL. Open it when the service answers, and close it before the service
+    ends: short calls in progress are finished, and the closed store refuses the rest.
 
-    `password_changed` is called with the user id of each account whose password is changed through the port.
-    Raises StoreError, StoreUnwritable.
+    `password_changed` receives the user id of an account whose password is changed through the port. Raises StoreError,
+    StoreUnwritable.
     """
 
     def info(*_: object) -> ServerInfo:
@@ -96,14 +96,14 @@ def open_admin_port(store: Store, password_changed: Callable[[str], None] = lamb
 
 
 def _changes(store: Store, request: Request, _body: bytes) -> object:
-    """What changed in all accounts since a commit."""
+    """The changes in all accounts since a commit."""
     query = Query(request)
     since, limit = query.whole("since", 0, 0), query.whole("limit", 1000, 1, MAX_CHANGES)
     return changes_json(store.changes(since, None, limit))
 
 
 def _call(store: Store, password_changed: Callable[[str], None], request: Request, body: bytes) -> object:
-    """What the store answers to one of its verbs, whose arguments are a JSON object."""
+    """Calls a verb of the store with arguments from a JSON object."""
     name = request.path_params["name"]
     if name not in VERBS:
         raise MethodUnknown(method=name)
@@ -121,7 +121,7 @@ def _call(store: Store, password_changed: Callable[[str], None], request: Reques
 
 
 def _endpoint(answer: Answer) -> Callable[[Request], Awaitable[Response]]:
-    """The ASGI endpoint of an answer, which runs on a thread and returns what `pack` takes, or a stream of batches.
+    """The ASGI endpoint of an answer, which runs on a thread and returns what `pack` accepts, or a stream of batches.
     Errors are packed."""
 
     async def endpoint(request: Request) -> Response:
@@ -156,7 +156,7 @@ async def _body(request: Request) -> bytes:
 
 
 def _guarded(app: ASGIApp, token: str) -> ASGIApp:
-    """Lets a request pass that comes from this machine, names it as its host, and has the token."""
+    """Admits requests from this machine that name it as host and have the token."""
 
     async def guarded(scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope)

@@ -40,10 +40,10 @@ from pipeline.store import LocalStore
 _POST_THREADS: Final = 128
 _CALL_THREADS: Final = 8
 _CALL_QUEUE: Final = 256
-_ORIGINAL_THREADS: Final = 2  # of photos that the page shows
+_ORIGINAL_THREADS: Final = 2  # for photos in the web UI
 _MAX_AUTH_THREADS: Final = 4  # for new credentials, and as many for known ones; each check takes 32 MiB
-_MAX_BODIES: Final = 16  # bodies of the largest size that memory holds at once
-_MAX_DRAINED: Final = 8  # times the largest body: how much is read and dropped, so that its sender sees the answer
+_MAX_BODIES: Final = 16  # of the largest size in memory at once
+_MAX_DRAINED: Final = 8  # times the largest body: read and dropped, so that the sender sees the answer
 
 logging.getLogger("facepipe").addHandler(logging.NullHandler())
 
@@ -62,15 +62,15 @@ def make_app(
     auth: Authenticator,
     ready: Callable[[], bool],
 ) -> Starlette:
-    """The HTTP contract as an ASGI application. The end of its lifespan waits for work that has begun.
+    """The HTTP contract as an ASGI application. The end of its lifespan waits for work in progress.
 
-    `ready` decides what /readyz answers. Raises UsageError where cloud hosting lacks its public address, or the store
-    does not encrypt its images.
+    `ready` determines the answer of /readyz. Raises UsageError if cloud hosting lacks a public address or encrypted
+    images.
     """
     serve = settings.serve
     if serve.hosting == CLOUD and not client.identity.encrypted:
         raise UsageError(message="Cloud hosting needs a store with encrypted images: make one with --encrypt.")
-    # A thread for each post, because most of the time a post waits: for the models, for a directory, for the disk.
+    # A thread per post, as posts mostly wait: for the models, a directory, or the disk.
     room = (serve.workers or 2 * usable_cores()) + serve.queue_images
     threads = min(room, _POST_THREADS)
     posts = BoundedThreadPool("posts", threads=threads, queue=room - threads)
@@ -124,8 +124,8 @@ def make_app(
 
 
 def _cors(settings: ServeSettings) -> list[Middleware]:
-    """Lets web pages of other origins call. Credentials go in a header, which no browser sends by itself, so even an
-    open list gives no page an account."""
+    """Allows web pages of the configured origins. Credentials are in a header, which browsers never send by themselves,
+    so even `*` gives no page an account."""
     if settings.cors_origins is None:
         return []
     return [
@@ -140,8 +140,8 @@ def _cors(settings: ServeSettings) -> list[Middleware]:
 
 
 def _contract(context: Context) -> list[tuple[str, str, Handler]]:
-    """Method, path and handler of each route of the contract, and of the server's health. Starlette answers HEAD
-    wherever it answers GET."""
+    """Method, path and handler of each route of the contract and the health checks. Starlette answers HEAD for every
+    GET."""
     route = partial(context.route, context.call)
     return [
         ("POST", "/people", partial(handlers.post, context)),
@@ -175,7 +175,7 @@ async def _failed(request: Request, error: Exception) -> Response:
 
 
 async def _unknown(request: Request, error: Exception) -> Response:
-    """Answers where Starlette finds no route, or no such method on it."""
+    """Answers unknown routes and methods."""
     assert isinstance(error, HTTPException)
     if error.status_code == MethodUnknown.http_status:
         allowed = {"Allow": ", ".join(_allowed_methods(request.scope))}
@@ -184,6 +184,6 @@ async def _unknown(request: Request, error: Exception) -> Response:
 
 
 def _allowed_methods(scope: Scope) -> list[str]:
-    """The methods of all routes with this path: Starlette itself names those of the first route only."""
+    """Of all routes with this path: Starlette only names those of the first."""
     routes = [route for route in scope["app"].routes if route.matches(scope)[0] is not Match.NONE]
     return sorted({method for route in routes for method in route.methods})

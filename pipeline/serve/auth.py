@@ -1,13 +1,12 @@
 """Finds the account of a request by its X-RPC-AUTHORIZATION.
 
-Checking a password is slow on purpose. So verified credentials are remembered for a minute, as a keyed hash that dies
-with the process, and only for the peer that sent them: everybody else must pass the check. Peers that were verified
-before are checked on threads of their own, so that a flood of new credentials does not delay them; among new ones the
-peers take turns. An unknown user costs the same work as a wrong password.
+Checking a password is slow on purpose, so verified credentials are remembered for a minute, as a keyed hash in memory,
+and only for the peer that sent them. Peers verified before have check threads of their own, so that a flood of new
+credentials does not delay them; new peers take turns. An unknown user costs the same work as a wrong password.
 
-Failed checks are counted per user id and peer (behind a trusted proxy, the address that it names). A user and peer with
-too many are refused before anything else is looked at, so that a refusal tells nothing about the password. The right
-password from elsewhere always works.
+Failed checks are counted per user id and peer (behind a trusted proxy, the address that it names). After too many,
+requests are refused before any check, so that a refusal reveals nothing about the password. The right password from
+elsewhere always works.
 """
 
 from __future__ import annotations
@@ -37,22 +36,22 @@ HEADER: Final = "X-RPC-AUTHORIZATION"
 VERIFIED_S: Final = 60.0  # how long verified credentials are trusted
 MAX_FAILURES: Final = 10  # failed attempts with one user id from one peer in a window
 WINDOW_S: Final = 60.0
-REFUSAL_S = 0.5  # how long a refusal waits, so that a crowd that goes on guessing costs the others little
-_QUEUE: Final = 128  # checks of one peer that may wait: more than most clients behind one address start at once
+REFUSAL_S = 0.5  # delay of a refusal, so that many guessing clients cost the others little
+_QUEUE: Final = 128  # of one peer; more than most clients behind one address start at once
 _MAX_REMEMBERED: Final = 10_000  # verified credentials
 _MAX_OF_PEER: Final = 1_000  # users with failed checks of one peer in a window
 
 
 class FailedChecks:
-    """Counts the failed checks of each user and peer in windows of WINDOW_S. Any thread may call it.
+    """Counts the failed checks of each user and peer in windows of WINDOW_S. Thread-safe.
 
-    No count is dropped before its window ends. Memory is bounded because only a check that ran is counted, and a check
-    takes as long as scrypt does: a few thousand in a window, and of one peer _MAX_OF_PEER users.
+    No count is dropped before its window ends. Only executed checks are counted, which bounds the memory: scrypt allows
+    a few thousand per window, of at most _MAX_OF_PEER users per peer.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._windows: OrderedDict[tuple[str, bytes], _Window] = OrderedDict()  # the first to end comes first
+        self._windows: OrderedDict[tuple[str, bytes], _Window] = OrderedDict()  # ordered by end
         self._users: Counter[str] = Counter()  # of each peer
         self._lock = threading.RLock()
 
@@ -60,7 +59,7 @@ class FailedChecks:
         return len(self._windows)
 
     def refuse(self, peer: str, user: bytes) -> None:
-        """Raises TooManyAttempts if the user and peer have no attempt left."""
+        """Raises TooManyAttempts if no attempt is left."""
         with self._lock:
             now = self._clock()
             while self._windows and now >= next(iter(self._windows.values())).end:
@@ -72,7 +71,7 @@ class FailedChecks:
                 raise TooManyAttempts(retry_after_s=max(1, round(window.end - now)))
 
     def begin(self, peer: str, user: bytes) -> None:
-        """Counts a check that starts now as failed, so that checks at the same time count too. Raises as `refuse`."""
+        """Counts a starting check as failed, for concurrent checks. Raises as `refuse`."""
         with self._lock:
             self.refuse(peer, user)
             if (peer, user) not in self._windows:
@@ -81,7 +80,7 @@ class FailedChecks:
             self._windows[peer, user].failures += 1
 
     def forgive(self, peer: str, user: bytes) -> None:
-        """The check did not fail."""
+        """Uncounts a check that succeeded."""
         with self._lock:
             window = self._windows.get((peer, user))
             if window is not None:  # otherwise its window has ended
@@ -105,7 +104,7 @@ class _Window:
 class Authenticator:
     """Verifies credentials on threads. `lookup` reads an account's credentials from the store; `clock` gives seconds.
 
-    `account` must be called from one event loop; `drop` may be called from any thread.
+    Call `account` from one event loop only; `drop` from any thread.
     """
 
     def __init__(
@@ -129,14 +128,14 @@ class Authenticator:
         self.on_drop: list[Callable[[str], None]] = []
 
     async def account(self, request: Request) -> int:
-        """The account of the request's credentials. Raises Unauthorized, TooManyAttempts, Overloaded."""
+        """Returns the account of the request's credentials. Raises Unauthorized, TooManyAttempts, Overloaded."""
         user_id, colon, password = (header_text(request, HEADER) or "").partition(":")
         if not colon:
             raise Unauthorized()
         return await self.verified(user_id, password, peer_of(request))
 
     async def verified(self, user_id: str, password: str, peer: str) -> int:
-        """The account of these credentials, which `peer` sent. Raises as `account`."""
+        """Returns the account of these credentials, sent by `peer`. Raises as `account`."""
         user = self._digest(user_id)
         try:
             self._failures.refuse(peer, user)
@@ -147,7 +146,7 @@ class Authenticator:
         remembered = self._remembered(digest)
         if remembered is not None:
             return remembered
-        # Requests that send the same credentials at the same moment share one check.
+        # Concurrent requests with the same credentials share one check.
         task = self._running.get(digest)
         if task is None:
             with self._lock:
@@ -156,14 +155,14 @@ class Authenticator:
             task = asyncio.create_task(checks.run(check, peer))
             self._running[digest] = task
             task.add_done_callback(lambda _: self._running.pop(digest))
-        # A client that leaves must not cancel the check that others wait for.
+        # A client that disconnects must not cancel the check that others wait for.
         account = await asyncio.shield(task)
         if account is None:
             raise Unauthorized()
         return account
 
     def drop(self, user_id: str) -> None:
-        """Forgets the verified credentials of a user whose password has changed, and tells `on_drop`."""
+        """Drops a user's credentials after a password change, and calls `on_drop`."""
         with self._lock:
             self._drops += 1
             for digest in [key for key, (user, _, _) in self._verified.items() if user == user_id]:
@@ -181,7 +180,7 @@ class Authenticator:
         return account_id if self._clock() < expires else None
 
     def _check(self, user_id: str, password: str, peer: str, user: bytes, digest: bytes) -> int | None:
-        """Runs on a thread. Raises TooManyAttempts if other checks have failed since this one was queued."""
+        """Runs on a thread. Raises TooManyAttempts if other checks failed while it waited."""
         self._failures.begin(peer, user)
         account, finished, drops = None, False, self._drops
         try:
@@ -199,7 +198,7 @@ class Authenticator:
         return account
 
     def _verify(self, user_id: str, password: str) -> int | None:
-        """Tries both forms of the password for every user, known or not, so that the time reveals nothing."""
+        """Tries both forms of the password even for unknown users, so that timing reveals nothing."""
         credentials = self._lookup(user_id)
         hashed = credentials.password_hash if credentials else None
         for candidate in _passwords(password):
@@ -208,13 +207,13 @@ class Authenticator:
         return None
 
     def _digest(self, *texts: str) -> bytes:
-        # Lengths keep "a" + "b:c" and "a:b" + "c" apart.
+        # Lengths distinguish "a" + "b:c" from "a:b" + "c".
         text = "".join(f"{len(text)}:{text}" for text in texts)
         return hmac.digest(self._secret, text.encode(), hashlib.sha256)
 
 
 def _passwords(password: str) -> list[str]:
-    """The password as sent, and the text it is the base64 of, if any."""
+    """The password as sent, and decoded from base64 if possible."""
     try:
         decoded = base64.b64decode(password, validate=True).decode()
     except ValueError:  # binascii.Error is one

@@ -1,8 +1,8 @@
-"""The names that clients of this header set know and that are refused; docs/clients.md says what each name means.
+"""Names known to clients of this header set that are refused; docs/clients.md says what each means.
 
-A name that selects, filters or guards a write is never ignored: a server that ignores one destroys data while it says
-success. So each is done (`request_parsing`, `person_parsing`, `listing`), or harmless (accepted, without effect on what
-is stored or answered), or refused unless its value is neutral or the call can write nothing. Other names are ignored.
+A name that selects, filters or guards a write is never ignored: that could destroy data while reporting success. It is
+either implemented (`request_parsing`, `person_parsing`, `listing`), or harmless (accepted without effect on stored data
+or answers), or refused unless its value is neutral or the call writes nothing. Other names are ignored.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Final
 from pipeline.errors import ParameterUnsupported
 from pipeline.serve.request_parsing import Query, finite, text_of
 
-_PREFIX: Final = "x-rpc-"  # a header is the parameter with this before it, in any case
-_ACCESS: Final = "access-"  # stands for every name that begins so
+_PREFIX: Final = "x-rpc-"  # a header is the parameter with this prefix, in any case
+_ACCESS: Final = "access-"  # stands for every name with this prefix
 _SHOWN: Final = 100  # characters of a name in a message
 
-# Name -> its neutral values, which ask for nothing, as an empty one does.
+# Name -> neutral values, which request nothing; so does an empty one.
 REFUSED_IN_POSTS: Final[Mapping[str, tuple[str, ...]]] = {
     "max-occlusion": ("-1", "1"),
     "detect-liveness": ("none",),
@@ -45,7 +45,7 @@ REFUSED_FILTERS: Final[Mapping[str, tuple[str, ...]]] = {  # of `GET /people` an
 def check_refused(
     refused: Mapping[str, tuple[str, ...]], query: Query, headers: Iterable[tuple[bytes, bytes]] = ()
 ) -> None:
-    """Raises ParameterUnsupported for a parameter or a header that asks for something."""
+    """Raises ParameterUnsupported for a refused parameter or header unless its value is neutral."""
     sent = [*query.items()]
     for name, value in headers:
         if name.startswith(_PREFIX.encode()):

@@ -1,10 +1,9 @@
-"""The places for connections: how many there are, and which connection gives its place away when they are taken.
+"""The slots for connections: how many there are, and which connection is evicted when they are full.
 
-A connection has its place from the moment it is accepted, so a TLS handshake counts too. It holds the place while a
-request of a verified account is in progress. At any other time a new connection may evict it. If the new one's peer has
-its share of the places, the new one evicts that peer's connection that has been idle for longest. If all places are
-taken, it evicts the longest idle connection of the peer with the most idle ones. If none can be evicted, the new
-connection gets a place of a small reserve, which only serves the server's health.
+A connection has a slot from its acceptance, so a TLS handshake counts. It cannot be evicted while a request of a
+verified account is in progress. A new connection evicts its peer's longest idle connection if the peer has its share of
+slots; if all slots are taken, the longest idle one of the peer with the most idle ones. If none can be evicted, it gets
+a reserve slot that only serves the health checks.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from pipeline.config import listed
 
 MAX_CONNECTIONS: Final = 2_000
 RESERVE: Final = 32
-PEER_SHARE: Final = 4  # one peer may have one place in so many
+PEER_SHARE: Final = 4  # one peer may have 1 / PEER_SHARE of the slots
 _IPV6_SITE_BITS: Final = 64  # a single host usually has a whole /64 to itself
 _OTHER_FILES: Final = 256  # open files for the store, the libraries, the reserve, and the admin port
 
@@ -30,7 +29,7 @@ _log = logging.getLogger(__name__)
 
 
 def raise_file_limit() -> None:
-    """Raises the process's limit on open files as far as connections need it and the system allows."""
+    """Raises the limit on open files as needed, as far as the system allows."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = MAX_CONNECTIONS + _OTHER_FILES
     if soft != resource.RLIM_INFINITY and soft < needed:
@@ -40,7 +39,7 @@ def raise_file_limit() -> None:
 
 
 def max_connections() -> int:
-    """How many connections may be open, so that the store never lacks a file because of them."""
+    """As many as leave enough files for the store."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return MAX_CONNECTIONS
@@ -70,31 +69,31 @@ class _Peer:
 
     name: str
     count: int = 0
-    idle: dict[Place, None] = field(default_factory=dict)  # those that can be evicted; the longest idle one first
+    idle: dict[Place, None] = field(default_factory=dict)  # can be evicted; ordered by idle time, longest first
 
 
 class Place:
-    """The place of one connection. `end` ends the connection at once."""
+    """The slot of one connection. `end` ends the connection immediately."""
 
     def __init__(self, places: Places, peer: _Peer) -> None:
         self._places = places
         self._peer = peer
-        self.reserved = places.reserved  # only the server's health is answered here
+        self.reserved = places.reserved  # only serves the health checks
         self._left = False
         self.end: Callable[[], None] = lambda: None
 
     def hold(self) -> None:
-        """A request of a verified account is in progress: the connection cannot be evicted."""
+        """Protects the connection: a request of a verified account is in progress."""
         self._peer.idle.pop(self, None)
 
     def release(self) -> None:
-        """The request is answered: the connection is idle from now on."""
+        """Marks the connection as idle."""
         if not self._left:
             self._peer.idle.pop(self, None)
             self._peer.idle[self] = None
 
     def leave(self) -> None:
-        """The connection has ended; a second call does nothing."""
+        """Frees the slot; a second call does nothing."""
         if not self._left:
             self._left = True
             self._places.free(self, self._peer)
@@ -105,7 +104,7 @@ class Place:
 
 
 class Places:
-    """`total` places, of which one peer may have `per_peer`."""
+    """`total` slots, of which one peer may have `per_peer`."""
 
     def __init__(self, total: int, per_peer: int, *, reserved: bool = False) -> None:
         self.total = total
@@ -115,7 +114,7 @@ class Places:
         self._peers: dict[str, _Peer] = {}
 
     def take(self, name: str, *, is_proxy: bool = False) -> Place | None:
-        """A place for a connection of this peer; a proxy has those of many clients. None if no connection can be
+        """Takes a slot for a connection of this peer; a proxy's are those of many clients. None if no connection can be
         evicted."""
         peer = self._peers.get(name) or _Peer(name)
         crowd = None
@@ -143,8 +142,7 @@ class Places:
 
 
 class Connections:
-    """The places of one server. `proxies` are the networks of trusted proxies, separated by commas. They have no limit
-    per peer."""
+    """A server's slots. `proxies`: comma-separated networks of trusted proxies, which have no limit per peer."""
 
     def __init__(self, total: int, per_peer: int, proxies: str | None = None) -> None:
         self.places = Places(total, per_peer)
@@ -152,9 +150,9 @@ class Connections:
         self._proxies = [ipaddress.ip_network(network) for network in listed(proxies)] if proxies else []
 
     def admit(self, host: str) -> Place | None:
-        """A place for a new connection from this address. None if even the reserve is full."""
+        """Takes a slot for a new connection; None if even the reserve is full."""
         is_proxy = any(ipaddress.ip_address(host.partition("%")[0]) in network for network in self._proxies)
-        peer = host if is_proxy else site(host)  # a proxy's connections are not its neighbours'
+        peer = host if is_proxy else site(host)  # a proxy does not share with neighbouring addresses
         place = self.places.take(peer, is_proxy=is_proxy)
         if place is None:
             _log.warning("no place for a connection of %s: all have a request in hand", peer)

@@ -1,6 +1,6 @@
-"""What all handlers share: the parts of the server, and the call, which is who asks about which directory.
+"""What all handlers share: the parts of the server, and the call, an account's request about a directory.
 
-A handler is a function of a call, and runs on a thread. It returns JSON, or a whole response.
+A handler is a function of a call, runs on a thread, and returns JSON or a whole response.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ class Context:
     auth: Authenticator
     bodies: BodyReader
     posts: BoundedThreadPool  # for images: their threads wait for the models
-    calls: BoundedThreadPool  # for everything else, so that nothing quick waits behind an image
+    calls: BoundedThreadPool  # for all else, so that nothing quick waits behind an image
     serializer: Serializer
     metrics: Metrics
-    is_ready: Callable[[], bool]  # whether requests can be answered now; it may block
+    is_ready: Callable[[], bool]  # whether requests can be answered now; may block
 
     async def call(self, request: Request) -> Call:
         """Raises Unauthorized, TooManyAttempts, and only then DirectoryRequired, DirectoryInvalid."""
@@ -57,8 +57,7 @@ class Context:
         handler: Callable[[AnyCall], Answer],
         pool: BoundedThreadPool | None = None,
     ) -> Handler:
-        """What answers the requests of a route: `handler`, on a thread of `pool`. A body that changes something is a
-        JSON object."""
+        """Makes a route's endpoint, which runs `handler` on a thread of `pool`. Bodies of changes are JSON objects."""
 
         async def answer(request: Request) -> Response:
             call = await call_of(request)
@@ -69,8 +68,7 @@ class Context:
         return answer
 
     async def answer(self, work: Callable[[], Answer], pool: BoundedThreadPool | None = None) -> Response:
-        """What `work` returns. JSON is encoded on the same thread: a large directory must not hold up other
-        requests."""
+        """Runs `work` and encodes its JSON on the same thread: large directories must not delay other requests."""
 
         def made() -> Response:
             answer = work()
@@ -95,7 +93,7 @@ class Call:
 
     @property
     def place(self) -> tuple[int, str]:
-        """The account and the directory, as the service wants them."""
+        """The account and the directory, as the service expects them."""
         return self.account_id, self.directory
 
     @cached_property

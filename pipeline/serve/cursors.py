@@ -1,4 +1,4 @@
-"""Cursors: where a page of results ended, as opaque text that its client sends back for the next page."""
+"""Cursors: where a page of results ended, as opaque text that the client sends back for the next page."""
 
 from __future__ import annotations
 
@@ -9,18 +9,17 @@ from collections.abc import Sequence
 from typing import Final, TypeAlias
 
 _CHECK_BYTES: Final = 6
-Key: TypeAlias = "tuple[str | float, ...]"  # a place in an order
+Key: TypeAlias = "tuple[str | float, ...]"  # a position in an order
 
 
 def cursor(order: Sequence[object], key: Key) -> str:
-    """A place in an order. Its checksum reveals mistakes in copying."""
+    """Encodes a position in an order, with a checksum against copying mistakes."""
     data = json.dumps([*order, *key]).encode()
     return base64.urlsafe_b64encode(_checksum(data) + data).decode().rstrip("=")
 
 
 def cursor_key(text: str, order: Sequence[object], like: Key) -> Key | None:
-    """The place that `cursor` wrote; None unless it is one of this order, with numbers and texts where `like` has
-    them."""
+    """Decodes a cursor; None unless it is one of this order, with numbers and texts as in `like`."""
     try:
         raw = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
         check, data = raw[:_CHECK_BYTES], raw[_CHECK_BYTES:]
@@ -37,7 +36,7 @@ def cursor_key(text: str, order: Sequence[object], like: Key) -> Key | None:
 
 
 def _is_number(part: object) -> bool:
-    """One that a place may have: Python's JSON has larger ones, infinity and NaN as well."""
+    """Whether it is a number that a key may have: Python's JSON also allows larger ones, infinity and NaN."""
     return isinstance(part, (int, float)) and abs(part) < 2**63
 
 

@@ -1,6 +1,6 @@
-"""/openapi.json, and /docs: the same description as one page without scripts or anything from other hosts.
+"""/openapi.json, and /docs: the same as one page without scripts or external resources.
 
-The description is `openapi.yaml`; `docs.html` is the template of the page. Both answers are made at the first request.
+The description is `openapi.yaml`; `docs.html` is the page's template. Both answers are made at the first request.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pipeline.serve.responses import encoded_response, json_bytes
 Json = dict[str, Any]
 
 _FILES: Final = Path(__file__).parent
-_PERSON: Final = ("X-RPC-PERSON-NAME", "X-RPC-EXTERNAL-ID")  # which an insertion needs
+_PERSON: Final = ("X-RPC-PERSON-NAME", "X-RPC-EXTERNAL-ID")  # needed by an insertion
 
 
 async def openapi(_: Request) -> Response:
@@ -59,7 +59,7 @@ def page() -> str:
 
 
 def _curl(verb: str, path: str, route: Json) -> str:
-    """The request as a command line, with the examples of what it needs. `$url` is the address of the server."""
+    """The request as a curl command with examples. `$url` is the server's address."""
     headers = {"X-RPC-AUTHORIZATION": "alice:secret"} if route["security"] else {}
     for parameter in route.get("parameters", ()):
         if parameter["in"] == "path":

@@ -1,4 +1,4 @@
-"""The handlers of the contract, a function for each route. `app` says which."""
+"""The handlers of the contract, a function for each route of `app`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from pipeline.serve.serializer import CLOUD, MAX_CHANGES, changes_json
 from pipeline.store import API, NO_CHANGE, CorrectionRequest, PersonChange, PersonRecord
 
 EXTERNAL_PREFIX: Final = "/people/external/"
-_MAY_CHANGE: Final = "private, no-cache"  # the face of a person can be replaced: ask each time
+_MAY_CHANGE: Final = "private, no-cache"  # a person's face can be replaced: revalidate each time
 _NEVER_CHANGES: Final = "private, max-age=31536000, immutable"
 
 
@@ -132,12 +132,12 @@ def image_key(call: Call) -> Json:
 
 
 def _at_rest(call: Call) -> bool:
-    """Whether objects are sent as they lie on the disk, encrypted."""
+    """Whether objects are sent encrypted, as stored."""
     return call.context.settings.serve.hosting == CLOUD
 
 
 def _image_response(call: Call, image: StoredImage, caching: str) -> Response:
-    """The image behind a guid never changes, so the guid is its ETag."""
+    """Uses the guid as ETag: its image never changes."""
     return tagged_response(call.request, image.data, image.media_type, caching, image.guid)
 
 

@@ -1,4 +1,4 @@
-"""The names by which clients may call the server, and the headers that a request must have once.
+"""Checks a request's head: allowed Host names, and headers that may occur only once.
 
 A web page can have its own name resolve to this machine (DNS rebinding); its requests then name that host.
 """
@@ -19,13 +19,13 @@ from pipeline.errors import HeaderRepeated, HostInvalid, HostRequired, HostUnkno
 HEALTH: Final = frozenset({b"/healthz", b"/readyz", b"/metrics"})  # probes call them by any name
 _ONCE: Final = {
     name.lower().encode(): name for name in ("Host", "X-RPC-AUTHORIZATION", "X-RPC-DIRECTORY")
-}  # which of two counts would be a guess
+}  # repeated, these are ambiguous
 _KEPT_HOSTS: Final = 64  # most clients of a server send the same
 _HOST: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[\w.~!$&'()*+,;=%-]+)(:[0-9]*)?", re.ASCII)  # RFC 9110, 7.2
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a name, or an address without brackets, is this machine's own."""
+    """Whether a name, or an address without brackets, is a loopback one."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -37,7 +37,7 @@ def is_health(path: bytes) -> bool:
 
 
 def host_name(host: str) -> str | None:
-    """The name in a Host header: without its port, brackets and last dot, in lower case. None if it is malformed."""
+    """The name in a Host header: without port, brackets and final dot, in lower case. None if malformed."""
     match = _HOST.fullmatch(host)
     if match is None:
         return None
@@ -51,18 +51,17 @@ def host_name(host: str) -> str | None:
 
 
 def allowed_hosts(settings: ServeSettings) -> Callable[[str], bool]:
-    """Whether clients may call the server by a name, as `host_name` gives it."""
+    """Returns a test for names from `host_name`."""
     if settings.allowed_hosts is not None:
         listed_hosts = listed(settings.allowed_hosts)
         names = {host_name(f"[{host}]" if ":" in host else host) for host in listed_hosts}
         return (lambda _: True) if ANY in listed_hosts else names.__contains__
-    # Clients of a proxy in front of a loopback address call by the proxy's name.
+    # Clients of a proxy before a loopback address use the proxy's name.
     return is_loopback if is_loopback(settings.host) and settings.trusted_proxies is None else lambda _: True
 
 
 def head_check(settings: ServeSettings) -> Callable[[Scope], RequestError | None]:
-    """Why a request is refused: its Host is missing, malformed or not allowed, or it has a header twice of which one
-    may count."""
+    """Returns a check of a request's head: Host must be present, valid and allowed, and `_ONCE` headers unique."""
     is_allowed = allowed_hosts(settings)
 
     @functools.lru_cache(_KEPT_HOSTS)
@@ -77,7 +76,7 @@ def head_check(settings: ServeSettings) -> Callable[[Scope], RequestError | None
         for name, shown in _ONCE.items():
             if sent.count(name) > 1:
                 return HeaderRepeated(name=shown)
-        if b"host" not in sent:  # HTTP/1.0 has no such header, and probes of load balancers still speak it
+        if b"host" not in sent:  # HTTP/1.0 has no such header, and probes of load balancers still use it
             return None if scope["http_version"] == "1.0" else HostRequired()
         error = host_error(scope["headers"][sent.index(b"host")][1])
         if error is None or (error is HostUnknown and is_health(scope["raw_path"])):

@@ -1,5 +1,5 @@
-"""A uvicorn server that accepts its connections itself, because uvicorn knows of one only after its TLS handshake: they
-have a place from then on, and the handshake is timed."""
+"""A uvicorn server that accepts its connections itself, to limit them and time the TLS handshake: uvicorn only knows
+connections after it."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from pipeline.serve.protocol import LimitedProtocol
 
 HANDSHAKE_TIMEOUT_S: Final = 10.0
 _TLS_BUFFER_BYTES: Final = 256 * 2**10
-_ACCEPTS_AT_ONCE: Final = 32  # then the loop turns to the connections that it has
-_RETRY_S: Final = 0.5  # after the system lacked what a connection takes
+_ACCEPTS_AT_ONCE: Final = 32  # then the loop serves existing connections
+_RETRY_S: Final = 0.5  # after the system lacked resources for a connection
 
 _log = logging.getLogger(__name__)
 
 
 class LimitedServer(uvicorn.Server):
-    """A server with places for `connections`. It calls `on_listening` when it accepts connections, and `on_signal` when
-    a signal tells it to stop. Then it returns: uvicorn would raise the signal again, and SIGTERM would end the process
-    before the store is closed. `options` are uvicorn's. Raises UsageError if a port is taken by now."""
+    """A server with slots for `connections`. Calls `on_listening` when it accepts connections, and `on_signal` when a
+    signal stops it; then it returns. uvicorn would raise the signal again, and SIGTERM would end the process before the
+    store is closed. `options`: uvicorn's. Raises UsageError if a port is taken."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class LimitedServer(uvicorn.Server):
         for listener in sockets or []:
             try:
                 listener.listen(self.config.backlog)
-            except OSError as exc:  # somebody else listens there since the socket was bound
+            except OSError as exc:  # another process listens there since the socket was bound
                 host, port = listener.getsockname()[:2]
                 raise UsageError(message=f"Nothing can listen at {host} port {port}: {exc.strerror}.") from exc
         await super().startup([])
@@ -83,7 +83,7 @@ class LimitedServer(uvicorn.Server):
 
 
 class Acceptor:
-    """Accepts the connections of one listener until it is closed. To be made in a running event loop."""
+    """Accepts a listener's connections until closed. Create it in a running event loop."""
 
     def __init__(
         self,
@@ -101,13 +101,13 @@ class Acceptor:
         self._opening: dict[asyncio.Task[None], Place] = {}
         self._retry: asyncio.TimerHandle | None = None
         listener.setblocking(False)
-        # Connections have it from their listener; asyncio sets it where the socket names its protocol. Without it a
-        # small answer, which is written in two pieces, waits 40 ms for the client to acknowledge the first.
+        # Connections inherit it from the listener; asyncio only sets it if the socket names its protocol. Without it
+        # small answers, written in two pieces, wait 40 ms for the client's acknowledgement.
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._listen()
 
     def close(self) -> None:
-        """Accepts no more, and ends the connections that are not open yet."""
+        """Stops accepting, and ends connections still opening."""
         self._loop.remove_reader(self._listener)
         if self._retry is not None:
             self._retry.cancel()
@@ -115,7 +115,7 @@ class Acceptor:
             place.evict()
 
     async def wait_closed(self) -> None:
-        """As asyncio's servers have it; uvicorn waits for the connections itself."""
+        """As in asyncio's servers; uvicorn itself waits for the connections."""
 
     def _listen(self) -> None:
         self._loop.add_reader(self._listener, self._accept_waiting)
@@ -139,7 +139,7 @@ class Acceptor:
             connection.close()
             return
         connection.setblocking(False)
-        # Not closed and no task cancelled: a transport may have the socket already, and ends when it reads the end.
+        # Neither closed nor its task cancelled: a transport may already own the socket, and ends at its end of file.
         place.end = functools.partial(_shut_down, connection)
         task = self._loop.create_task(self._open(connection, place))
         self._opening[task] = place
@@ -164,7 +164,7 @@ class Acceptor:
         await asyncio.wait([handshake])
         error = handshake.exception()
         if error is not None:  # no handshake, or none in time
-            error.__traceback__ = None  # its frames refer to it, so they would stay until a collection of all garbage
+            error.__traceback__ = None  # its frames refer to it, so it would stay until a full garbage collection
             place.leave()
 
     def _opened(self, task: asyncio.Task[None]) -> None:
@@ -174,9 +174,9 @@ class Acceptor:
 
 
 class _Tls(asyncio.sslproto.SSLProtocol):
-    """The TLS of one connection. asyncio's class makes a buffer of 256 KiB for each, which silent connections keep.
+    """The TLS of one connection, with a shared buffer: asyncio would make 256 KiB for each, even silent ones.
 
-    What is received leaves the buffer before the event loop turns to another connection, so all can share one.
+    Received data leaves the buffer before the event loop turns to another connection.
     """
 
     max_size = 0  # of the buffer that the constructor of asyncio's class makes

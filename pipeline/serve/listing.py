@@ -1,4 +1,4 @@
-"""The filters, the order and the pages of `GET /people` and `GET /rootpeople`."""
+"""Filters, order and pages of `GET /people` and `GET /rootpeople`."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from pipeline.serve.request_parsing import Query
 from pipeline.store import PersonRecord
 from pipeline.texts import MAX_TEXT, nfc, same_name
 
-PEOPLE_COUNT: Final = 1_000  # on a page of `GET /people`, unless `count` says another number
+PEOPLE_COUNT: Final = 1_000  # per page of `GET /people`, unless `count` is given
 ROOTS_COUNT: Final = 100  # of `GET /rootpeople`
 MAX_PATTERN: Final = 1_000  # characters
-_PATTERN_BYTES: Final = 1 << 20  # the memory a compiled pattern may take
+_PATTERN_BYTES: Final = 1 << 20  # the memory limit of a compiled pattern
 SORT_ORDERS: Final = {"ascending": False, "descending": True, "asc": False, "desc": True}  # whether it descends
-# Filters by equality, with the field of a record that each looks at.
+# Filters by equality, and the field that each compares.
 EQUALITIES: Final = {
     "first-name": "firstName",
     "last-name": "lastName",
@@ -41,8 +41,8 @@ _KEYS: Final[dict[str, Callable[[PersonRecord], str | int]]] = {
 
 
 def page(query: Query, records: Iterable[PersonRecord], default_count: int) -> tuple[list[str], dict[str, str | int]]:
-    """The ids of the records that a query asks for, and where they stand among all that it finds, as the answer says.
-    Raises ParameterInvalid and ParameterUnsupported before it reads the records."""
+    """Returns the ids that a query selects, and their position among all matches for the answer. Raises
+    ParameterInvalid and ParameterUnsupported before it reads the records."""
     check_refused(REFUSED_FILTERS, query)
     sort = query.text("sort") or _INSERTION
     key = _KEYS.get(sort, _KEYS[_INSERTION])
@@ -57,7 +57,7 @@ def page(query: Query, records: Iterable[PersonRecord], default_count: int) -> t
     chosen.sort(reverse=descending)
     if after is None:
         start = min(start, len(chosen))
-    else:  # behind the cursor: insertions and deletions since the page before shift nothing
+    else:  # behind the cursor: insertions and deletions since the previous page shift nothing
         start = sum(place >= after if descending else place <= after for place, _ in chosen)
     end = start + count if count else len(chosen)
     listed = [person_id for _, person_id in chosen[start:end]]
@@ -68,7 +68,7 @@ def page(query: Query, records: Iterable[PersonRecord], default_count: int) -> t
 
 
 def _filter(query: Query) -> Callable[[PersonRecord], bool]:
-    """Whether a record passes the query's filters. Raises ParameterInvalid."""
+    """Returns a test of the query's filters. Raises ParameterInvalid."""
     name_matches = _pattern(query.text("name-pattern"))
     external_ids = frozenset(query.all("external-id"))
     short_id = (_text(query, "short-id") or "").lower()
@@ -86,7 +86,7 @@ def _filter(query: Query) -> Callable[[PersonRecord], bool]:
 
 
 def _after(state: str, order: Sequence[object]) -> Key:
-    """Raises ParameterInvalid if `state` is no cursor, or the cursor of another order."""
+    """Raises ParameterInvalid if `state` is no cursor of this order."""
     place = cursor_key(state, order, ("" if order[0] == "name" else 0, 0))
     if place is None:
         raise ParameterInvalid(name="startIndexState", expected="a nextIndexState of the same listing")
@@ -102,7 +102,7 @@ def _has(record: PersonRecord, field: str, wanted: str) -> bool:
 
 
 def _text(query: Query, name: str) -> str | None:
-    """Raises ParameterInvalid for one that is longer than the description says."""
+    """Raises ParameterInvalid if it is longer than documented."""
     text = query.text(name)
     if text is not None and len(text) > MAX_TEXT:
         raise ParameterInvalid(name=name, expected=f"at most {MAX_TEXT:,} characters")
@@ -119,7 +119,7 @@ def _descending(order: str | None) -> bool:
 
 
 def _pattern(pattern: str | None) -> Callable[[str], bool] | None:
-    """A search by RE2, whose time is linear in the length of the name for every pattern. Raises ParameterInvalid."""
+    """Compiles a search with RE2, in time linear in the name's length. Raises ParameterInvalid."""
     if pattern is None:
         return None
     options = re2.Options()

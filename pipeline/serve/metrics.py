@@ -13,12 +13,12 @@ from pipeline.people.types import PostResult
 
 _LATENCY_BUCKETS_S: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE"})
-UNMATCHED: Final = "unmatched"  # the label of requests to no route: a client must not be able to make labels
+UNMATCHED: Final = "unmatched"  # the label of requests to no route: clients must not create labels
 
 
 class Metrics(Collector):
-    """The counters of one server. `gauges` gives at each scrape: name -> its help, and its value. `stage_s`: seconds of
-    each stage so far."""
+    """The counters of one server. At each scrape `gauges` returns name -> (help, value). `stage_s`: seconds of each
+    stage so far."""
 
     def __init__(self, gauges: Callable[[], Mapping[str, tuple[str, float]]], stage_s: Mapping[str, float]) -> None:
         self._gauges = gauges
@@ -56,7 +56,7 @@ class Metrics(Collector):
                 self._conflicts.labels(face.conflict).inc()
 
     def collect(self) -> Iterator[Metric]:
-        """The gauges and the seconds of the stages, for the registry."""
+        """The gauges and the stage seconds, for the registry."""
         for name, (description, value) in self._gauges().items():
             yield GaugeMetricFamily(f"facepipe_{name}", description, value)
         stages = CounterMetricFamily(

@@ -1,5 +1,4 @@
-"""Wraps every request: gives it an id, checks its head, logs and counts it, and answers 500 if nothing else caught an
-error."""
+"""Wraps every request: assigns an id, checks its head, logs and counts it, and answers 500 to uncaught errors."""
 
 from __future__ import annotations
 
@@ -22,12 +21,12 @@ Handler = Callable[[Request], Awaitable[Response]]
 
 access_log = logging.getLogger("facepipe.access")
 error_log = logging.getLogger("facepipe.errors")
-GONE: Final = 499  # the status in the log and the metrics where the client went away before the answer
+GONE: Final = 499  # the status in the log and the metrics if the client disconnected before the answer
 
 
 class RequestMiddleware:
-    """Around all handlers; `head_error` tells why a request is refused by its head. The access log never contains the
-    value of a header, a query, or a person's id."""
+    """Wraps all handlers; `head_error` returns why a request's head is refused. The access log never contains header
+    values, a query, or a person's id."""
 
     def __init__(self, app: ASGIApp, *, metrics: Metrics, head_error: Callable[[Scope], RequestError | None]) -> None:
         self._app = app
@@ -78,8 +77,7 @@ class RequestMiddleware:
 
 
 def _with_headers(scope: Scope, send: Send) -> Send:
-    """`send`, which adds to an answer the headers that all answers have, and those of the page that it lacks. It notes
-    the status."""
+    """Wraps `send`: adds the headers of all answers, and missing ones of the web UI. Records the status."""
     fixed = [(b"x-request-id", request_id(scope).encode()), (b"x-content-type-options", b"nosniff")]
     fixed += SECURE[scope["scheme"] == "https"]
     defaults = page_headers(scope["path"])
@@ -97,7 +95,7 @@ def _with_headers(scope: Scope, send: Send) -> Send:
 
 
 def named(route: str, handler: Handler) -> Handler:
-    """The handler of a route. Its requests are counted and logged under the template `route`."""
+    """The handler of a route, counted and logged as the template `route`."""
 
     async def endpoint(request: Request) -> Response:
         request.scope["state"]["route"] = route
@@ -107,7 +105,7 @@ def named(route: str, handler: Handler) -> Handler:
 
 
 def _same_route_without_slash(scope: Scope) -> None:
-    """Ignores a slash at the end of the path, unless it is encoded and so part of an id."""
+    """Ignores a final slash, unless it is encoded and so part of an id."""
     raw: bytes = scope.get("raw_path") or b""
     if len(raw) > 1 and raw.endswith(b"/"):
         scope["path"] = scope["path"].removesuffix("/")

@@ -1,4 +1,4 @@
-"""What headers and JSON bodies say of a person, as a PersonChange."""
+"""Parses headers and JSON bodies about a person into a PersonChange."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LAST_NAME: Final = "X-RPC-PERSON-LAST-NAME"
 EXTERNAL_ID: Final = "X-RPC-EXTERNAL-ID"
 TAGS: Final = "X-RPC-PERSON-TAGS"
 GROUPS: Final = "X-RPC-GROUPS"
-# Headers that are kept as they are, with their field in the record.
+# Headers stored unchanged -> their field in the record.
 FURTHER_HEADERS: Final = {
     "X-RPC-PERSON-TYPE": "personType",
     "X-RPC-GENDER": "gender",
@@ -29,9 +29,9 @@ FURTHER_HEADERS: Final = {
     "X-RPC-DATE-OF-BIRTH": "dateOfBirth",
 }
 MAX_TAGS: Final = 100
-_MAX_DEPTH: Final = 50  # of a field that is kept as it was sent
+_MAX_DEPTH: Final = 50  # of a field stored as sent
 
-# The fields of a record that the server computes: a record that is sent back has them too.
+# Fields computed by the server: clients may send a whole record back.
 COMPUTED_FIELDS: Final = frozenset(
     {
         "personId",
@@ -50,7 +50,7 @@ _STORED_FIELDS: Final = frozenset({"name", "firstName", "lastName", "externalId"
 
 
 def person_headers(request: Request) -> PersonChange:
-    """What the headers say; where they have no name, it is the first and the last. Raises HeaderInvalid."""
+    """Parses the headers; without a name it is joined from first and last name. Raises HeaderInvalid."""
     first, last = _encodable_text(request, FIRST_NAME), _encodable_text(request, LAST_NAME)
     name = _encodable_text(request, NAME)
     tags, groups = _parts(_plain_text(request, TAGS)), _parts(_encodable_text(request, GROUPS))
@@ -69,7 +69,7 @@ def person_headers(request: Request) -> PersonChange:
 
 
 def _encodable_text(request: Request, name: str) -> str | None:
-    """The text of a header that may come as base64 under another name, which wins."""
+    """The text of a header, or of its base64 variant, which takes precedence."""
     encoded = f"{name}-BASE64"
     base64_text = header_text(request, encoded)
     if base64_text is None:
@@ -96,11 +96,9 @@ def _parts(text: str | None) -> list[str]:
 
 
 def person_change(body: dict[str, Any], not_of_a_person: Collection[str] = ()) -> PersonChange:
-    """The changes of a `PUT`: omitted is unchanged, blank or empty is removed, a computed field means nothing. `null`
-    removes a further field; of the others it means omitted, as clients send it for what they do not know.
-
-    Raises BodyInvalid.
-    """
+    """Parses the changes of a `PUT`: omitted is unchanged, blank or empty is removed, computed fields are ignored.
+    `null` removes a further field; for others it means omitted, as clients send it for unknown values. Raises
+    BodyInvalid."""
     known = _STORED_FIELDS | COMPUTED_FIELDS | set(not_of_a_person)
     further = {key: None if _is_empty(value) else value for key, value in body.items() if key not in known}
     _check_further(further)
@@ -121,7 +119,7 @@ def _is_empty(value: Any) -> bool:
 
 
 def _check_further(fields: dict[str, Any]) -> None:
-    """JSON can contain what it cannot be written as again: numbers that are infinite, halves of surrogate pairs."""
+    """Refuses JSON that cannot be written again: infinite numbers, lone surrogates, deep nesting."""
     if not _is_shallow(fields, _MAX_DEPTH):
         raise BodyInvalid(detail=f"it is nested more than {_MAX_DEPTH} deep")
     try:

@@ -1,8 +1,8 @@
-"""uvicorn's HTTP/1.1 protocol with limits that it lacks: on headers, on the time that they take, on connections, and on
-answers that nobody reads.
+"""uvicorn's HTTP/1.1 protocol with additional limits: on headers and their time, on connections, and on answers that
+nobody reads.
 
-Input that never becomes a request is answered here, in the one shape of errors. This builds on the internals of
-uvicorn, whose version pyproject.toml therefore caps.
+Input that never becomes a request is answered here, in the format of all errors. This builds on the internals of
+uvicorn, whose version pyproject.toml caps.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from pipeline.serve.responses import SECURE, error_body, json_response
 
 MAX_HEADER_BYTES: Final = 64 * 1024  # the request line, the headers, and the trailers
 HEADER_TIMEOUT_S: Final = 10.0
-STALL_TIMEOUT_S: Final = 30.0  # how long a client may read nothing of an answer that waits for it
+STALL_TIMEOUT_S: Final = 30.0  # how long a client may read nothing of a waiting answer
 _AUTHORITY: Final = re.compile(rb"[a-z][a-z0-9+.-]*://([^/?#]*)", re.IGNORECASE)
-_VERSIONS: Final = ("1.0", "1.1")  # the parser takes more
+_VERSIONS: Final = ("1.0", "1.1")  # the parser accepts more
 _TOO_LARGE: Final = (431, "headers-too-large", f"The headers are larger than {MAX_HEADER_BYTES} bytes.")
 _MALFORMED: Final = (400, "request-malformed", "This is not a valid HTTP/1.1 request.")
 _CROWDED: Final = (503, "overloaded", "The server has as many connections as it can hold. Try again later.")
@@ -43,7 +43,7 @@ class LimitedProtocol(HttpToolsProtocol):  # type: ignore[misc, unused-ignore]
         self._place = place
         self._in_headers = True
         self._header_bytes = 0  # of the current message
-        self._fed = 0  # bytes since the end of the message before
+        self._fed = 0  # bytes since the end of the previous message
         self._refused = False
         self._why = _MALFORMED  # the answer if the parser stops
         self._asks_upgrade = b""
@@ -77,7 +77,7 @@ class LimitedProtocol(HttpToolsProtocol):  # type: ignore[misc, unused-ignore]
         self._fed += len(data)
         self._unset_keepalive_if_required()
         self._parse(data)
-        # A header without an end never reaches on_header, so the bytes fed to the parser count too.
+        # A header without an end never reaches on_header, so bytes fed to the parser count, too.
         if self._in_headers and self._fed > MAX_HEADER_BYTES and not self._refused:
             self._refuse(*_TOO_LARGE)
 
@@ -89,10 +89,11 @@ class LimitedProtocol(HttpToolsProtocol):  # type: ignore[misc, unused-ignore]
             self._refuse(*self._why)
 
     def _fed_until_upgrade(self, data: bytes) -> bytes:
-        """What is still to be parsed: a request that asks for another protocol, without that wish, and what follows.
+        """Parses `data` up to a request for another protocol; returns the rest: this request without its upgrade, and
+        what follows.
 
-        This server speaks no other, and the parser would skip the body. (Java's HttpClient asks for HTTP/2 with its
-        first request.)
+        This server speaks no other protocol, and the parser would skip the body. (Java's HttpClient asks for HTTP/2 in
+        its first request.)
         """
         try:
             self.parser.feed_data(data)
@@ -118,7 +119,7 @@ class LimitedProtocol(HttpToolsProtocol):  # type: ignore[misc, unused-ignore]
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._count(len(name) + len(value) + 4)
-        if self._in_headers:  # not for trailers: they must not change a request whose headers were accepted
+        if self._in_headers:  # not for trailers, which must not change an accepted request
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
@@ -145,7 +146,7 @@ class LimitedProtocol(HttpToolsProtocol):  # type: ignore[misc, unused-ignore]
         super().on_response_complete()
 
     def _take_authority(self) -> None:
-        """The host of a target in absolute form counts, not that of the Host header (RFC 9112, 3.2.2)."""
+        """Uses the host of a target in absolute form instead of the Host header (RFC 9112, 3.2.2)."""
         if self.url.startswith(b"/"):
             return
         authority = _AUTHORITY.match(self.url)
@@ -153,7 +154,7 @@ class LimitedProtocol(HttpToolsProtocol):  # type: ignore[misc, unused-ignore]
             self.headers[:] = [(name, authority[1] if name == b"host" else value) for name, value in self.headers]
 
     def _plain_head(self) -> bytes:
-        """The request line and headers, without those that ask for another protocol."""
+        """The request line and headers, without the wish for another protocol."""
         method: bytes = self.parser.get_method()
         if method == b"CONNECT":
             return b""
@@ -176,7 +177,7 @@ class LimitedProtocol(HttpToolsProtocol):  # type: ignore[misc, unused-ignore]
         self._disarm()
         cycle = self.cycle
         if cycle is not None and not cycle.response_complete:
-            if not cycle.more_body:  # a complete request came before the bad input: that one is still answered
+            if not cycle.more_body:  # a complete request came before the bad input and is still answered
                 cycle.keep_alive = False
                 return
             cycle.disconnected = True
@@ -200,7 +201,7 @@ class LimitedProtocol(HttpToolsProtocol):  # type: ignore[misc, unused-ignore]
             self._refuse(*_TIMEOUT)
 
     def _watch_reader(self, waiting: int | None = None) -> None:
-        """Ends the connection if the client has read nothing since `waiting` bytes waited for it."""
+        """Ends the connection if the client read nothing since `waiting` bytes waited."""
         now = self.transport.get_write_buffer_size()
         if waiting is not None and now >= waiting:
             self.transport.abort()

@@ -1,4 +1,4 @@
-"""Request bodies, with limits on their size, their time, and the memory that the bodies of all requests take."""
+"""Reads request bodies, limiting size, time, and total memory."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _DRAIN_IDLE_S: Final = 1.0  # a client that sends nothing for this long waits fo
 
 
 class BodyBudget:
-    """At most `total` bytes. A byte counts when it arrives, so a body that was only announced takes nothing."""
+    """A budget of `total` bytes, which count on arrival: announced bodies take nothing."""
 
     def __init__(self, total: int) -> None:
         self.total = total
@@ -36,16 +36,15 @@ class BodyBudget:
         self._numbers = itertools.count()
 
     def body(self, account_id: int, peer: str) -> Body:
-        """A new body, which counts until it is released."""
+        """Starts a body, which counts until it is released."""
         body = Body(account_id, peer, next(self._numbers))
         self._arriving.add(body)
         return body
 
     def add(self, body: Body, chunk: bytes) -> None:
-        """Adds a chunk to a body. If the budget is spent, an arriving body is dropped first: of the account with the
-        most bytes, there of the peer with the most, and there the one that began last, so that the others get through.
-        Raises Overloaded if that is `body` itself, or was already: a reader that is cancelled as its chunk comes may
-        still add it (asyncio.wait_for of Python before 3.12)."""
+        """Adds a chunk to a body. If the budget is spent, first evicts an arriving body: of the account with the most
+        bytes, there of the peer with the most, and there the latest. Raises Overloaded if that is `body` itself, or was
+        already: a reader cancelled as its chunk arrives may still add it (asyncio.wait_for before Python 3.12)."""
         if body.refused:
             raise Overloaded(retry_after_s=RETRY_AFTER_S)
         while self.taken + len(chunk) > self.total:
@@ -59,11 +58,11 @@ class BodyBudget:
         body.chunks.append(chunk)
 
     def arrived(self, body: Body) -> None:
-        """The body is whole, and is not dropped any more."""
+        """Marks a body as complete: it is no longer evicted."""
         self._arriving.discard(body)
 
     def release(self, body: Body) -> None:
-        """Frees what the body takes; a second call does nothing."""
+        """Frees a body's bytes; a second call does nothing."""
         self._arriving.discard(body)
         body.chunks.clear()
         self._count(body, -body.size)
@@ -82,19 +81,19 @@ class BodyBudget:
 
 @dataclass(eq=False)
 class Body:
-    """What has arrived of a body: `size` bytes."""
+    """The `size` bytes of a body that have arrived."""
 
     account_id: int
     peer: str
-    number: int  # in the order in which they began
+    number: int  # in order of arrival
     size: int = 0
     chunks: list[bytes] = field(default_factory=list)
-    refused: bool = False  # it was dropped for another
-    give_way: Callable[[], object] = lambda: None  # called then, to end its reading
+    refused: bool = False  # it was evicted
+    give_way: Callable[[], object] = lambda: None  # called on eviction, to stop its reading
 
 
 class BodyReader:
-    """Reads bodies into memory, of which all together may take `total_bytes`."""
+    """Reads bodies into memory, at most `total_bytes` together."""
 
     def __init__(self, *, max_bytes: int, timeout_s: float, total_bytes: int) -> None:
         self.max_bytes = max_bytes
@@ -103,10 +102,10 @@ class BodyReader:
 
     @contextlib.asynccontextmanager
     async def body(self, request: Request, account_id: int, max_bytes: int | None = None) -> AsyncIterator[bytes]:
-        """The request's body, which counts against the budget until the block ends.
+        """Reads the request's body, which counts against the budget until the block ends.
 
-        Raises BodyTooLarge (for a declared length before anything is read), BodyTimeout, Overloaded if the budget
-        is spent, and ClientDisconnect.
+        Raises BodyTooLarge (before reading if a length is declared), BodyTimeout, Overloaded if the budget is spent,
+        and ClientDisconnect.
         """
         limit = self.max_bytes if max_bytes is None else max_bytes
         if declared_length(request.scope) > limit:
@@ -115,17 +114,17 @@ class BodyReader:
         try:
             await self._read(request, body, limit)
             data = b"".join(body.chunks)
-            body.chunks.clear()  # two copies exist for a moment only
+            body.chunks.clear()  # limits the time with two copies
             yield data
         finally:
             self.budget.release(body)
 
     @contextlib.asynccontextmanager
     async def image(self, request: Request, account_id: int) -> AsyncIterator[bytes]:
-        """The body of a request that posts an image.
+        """Reads the image in a request's body.
 
-        Raises as `body`, MediaTypeUnsupported and ContentEncodingUnsupported (before anything is read, except for a
-        form), and BodyInvalid for an empty body.
+        Raises as `body`, MediaTypeUnsupported and ContentEncodingUnsupported (before reading, except for a form), and
+        BodyInvalid for an empty body.
         """
         check_media_type(request)
         async with self.body(request, account_id) as data:
@@ -135,7 +134,7 @@ class BodyReader:
             yield data
 
     async def object(self, request: Request, account_id: int, max_bytes: int = MAX_JSON_BYTES) -> dict[str, Any]:
-        """The JSON object in the body. Raises as `body`, and BodyInvalid."""
+        """Reads the JSON object in the body. Raises as `body`, and BodyInvalid."""
         async with self.body(request, account_id, max_bytes) as data:
             return json_object(data)
 
@@ -150,8 +149,8 @@ class BodyReader:
             raise
 
     async def _collect(self, request: Request, body: Body, limit: int) -> None:
-        """Raises BodyTimeout if no chunk comes for the timeout, or if they fall behind LEAST_RATE by as much: a slow
-        upload gets through while it moves."""
+        """Raises BodyTimeout if no chunk arrives within the timeout, or the body falls behind LEAST_RATE by as much:
+        slow uploads succeed while they progress."""
         chunks, begun = request.stream(), time.monotonic()
         while True:
             left_s = begun + self._timeout_s + body.size / LEAST_RATE - time.monotonic()
@@ -168,15 +167,15 @@ class BodyReader:
 
 
 def declared_length(scope: Scope) -> int:
-    """The Content-Length, 0 if there is none. The HTTP parser lets only whole numbers through."""
+    """The Content-Length, 0 if missing. The HTTP parser only accepts whole numbers."""
     return next((int(value) for name, value in scope["headers"] if name == b"content-length"), 0)
 
 
 def drained(app: ASGIApp, *, max_bytes: int) -> ASGIApp:
     """A middleware that reads and drops the rest of a body before the answer is sent.
 
-    A client that is still sending would lose the answer, because the connection would end with a reset. If the rest is
-    too large or does not come, the connection is closed after the answer.
+    Otherwise a connection reset would destroy the answer for a client that is still sending. If the rest is too large
+    or does not arrive, the connection is closed after the answer.
     """
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
@@ -198,7 +197,7 @@ def drained(app: ASGIApp, *, max_bytes: int) -> ASGIApp:
 
 
 class _RestOfBody:
-    """The part of one request's body that is still to come."""
+    """The part of a request's body still to come."""
 
     def __init__(self, scope: Scope, receive: Receive) -> None:
         names = {name for name, _ in scope["headers"]}
@@ -216,7 +215,7 @@ class _RestOfBody:
         return message
 
     async def drain(self, max_bytes: int) -> bool:
-        """Whether the rest arrived."""
+        """Returns whether the rest arrived."""
         if self._waits_for_continue or self._declared_left > max_bytes:
             return False
         with contextlib.suppress(asyncio.TimeoutError):

@@ -1,5 +1,5 @@
-"""Turns headers, parameters and JSON bodies into the service's types. All checks of requests are here and in
-`person_parsing`, by hand: their order and their errors are part of the contract."""
+"""Turns headers, parameters and JSON bodies into the service's types. Requests are checked here and in
+`person_parsing`, by hand: the order and the errors are part of the contract."""
 
 from __future__ import annotations
 
@@ -35,21 +35,21 @@ THRESHOLD: Final = "X-RPC-FACES-GROUPING-THRESHOLD"
 MIN_SIZE: Final = "X-RPC-MIN-SIZE"
 ROOT_PERSON: Final = "X-RPC-ROOT-PERSON-ID"
 MAX_SIMILAR: Final = 1_000
-MAX_WHOLE: Final = 2**53 - 1  # the largest whole number that every reader of JSON has exactly
+MAX_WHOLE: Final = 2**53 - 1  # the largest whole number that every JSON reader represents exactly
 MAX_SIZE_PX: Final = 1e6
 MAX_DAYS: Final = 36_500
 MAX_MERGED: Final = 1_000
 
-# Stricter than float(), which takes "nan", "1_0" and the digits of other scripts.
+# Stricter than float(), which accepts "nan", "1_0" and the digits of other scripts.
 _NUMBER: Final = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,4})?")
 _WHOLE: Final = re.compile(r"[+-]?[0-9]{1,18}")
 _UUID: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _IMAGE: Final = re.compile(r"image/[^/\s]+")
 _OCTETS: Final = "application/octet-stream"
-_FORM: Final = "application/x-www-form-urlencoded"  # what curl says of every body, unless its user says more
+_FORM: Final = "application/x-www-form-urlencoded"  # curl's default for every body
 _EXPECTED_TYPE: Final = f"{_OCTETS} or image/*"
 _BOOLEANS: Final = {"true": True, "false": False}
-_DEFAULT: Final = -1.0  # the number that stands for "as the server is set"
+_DEFAULT: Final = -1.0  # stands for the server's setting
 
 
 def text_of(data: bytes) -> str:
@@ -61,7 +61,7 @@ def text_of(data: bytes) -> str:
 
 
 def header_text(request: Request, name: str) -> str | None:
-    """A header's text; None if it is missing or empty."""
+    """A header's text; None if missing or empty."""
     key = name.lower().encode()
     value = next((value for header, value in request.scope["headers"] if header == key), b"")
     return text_of(value).strip(" \t") or None
@@ -80,8 +80,8 @@ def directory_name(request: Request) -> str:
 
 
 def check_media_type(request: Request) -> None:
-    """Raises MediaTypeUnsupported unless Content-Type names an image, plain bytes or a form, or is missing, and
-    ContentEncodingUnsupported. Whether a form is an image shows in its body: `check_form`."""
+    """Raises MediaTypeUnsupported unless Content-Type is an image, plain bytes, a form, or missing, and
+    ContentEncodingUnsupported. `check_form` checks a form's body."""
     if (header_text(request, "Content-Encoding") or "identity").lower() != "identity":
         raise ContentEncodingUnsupported()
     media_type = _media_type(request)
@@ -90,7 +90,7 @@ def check_media_type(request: Request) -> None:
 
 
 def check_form(request: Request, body: bytes) -> None:
-    """Raises MediaTypeUnsupported if a body is called a form and does not begin like an image."""
+    """Raises MediaTypeUnsupported if a form's body does not begin like an image."""
     if _media_type(request) == _FORM and sniff(body[:SNIFF_BYTES]) is None:
         raise MediaTypeUnsupported(expected=_EXPECTED_TYPE)
 
@@ -100,8 +100,7 @@ def _media_type(request: Request) -> str:
 
 
 class Query:
-    """The parameters of the query. Unknown ones are ignored, an empty one is absent; of a repeated one the last value
-    counts."""
+    """The query's parameters. Unknown ones are ignored, empty ones absent; the last of repeated ones counts."""
 
     def __init__(self, request: Request) -> None:
         query: bytes = request.scope["query_string"]
@@ -115,7 +114,7 @@ class Query:
         return self._last.items()
 
     def all(self, name: str) -> list[str]:
-        """Every value of a parameter that may be repeated."""
+        """Every value of a repeatable parameter."""
         return [value for key, value in self._pairs if key == name]
 
     def flag(self, name: str, default: bool) -> bool:
@@ -138,7 +137,7 @@ class Query:
         return number
 
     def number(self, name: str, high: float, *, has_default: bool = True) -> float | None:
-        """A number in [0, high]; None if it is missing, or -1 if that is the default. Raises ParameterInvalid."""
+        """A number in [0, high]; None if missing, or -1 if that is the default. Raises ParameterInvalid."""
         return _number(name, self._last.get(name), high, has_default, ParameterInvalid)
 
 
@@ -153,13 +152,13 @@ def _number(name: str, text: str | None, high: float, has_default: bool, invalid
 
 
 def finite(text: str) -> float | None:
-    """A decimal number; None for anything else, and for one too large for a float."""
+    """A decimal number; None for anything else, or if too large for a float."""
     number = float(text) if _NUMBER.fullmatch(text) else float("nan")
     return number + 0.0 if abs(number) < float("inf") else None
 
 
 def threshold(request: Request) -> float | None:
-    """The matching threshold T; None if it is missing or empty. Raises HeaderInvalid."""
+    """The matching threshold T; None if missing or empty. Raises HeaderInvalid."""
     text = header_text(request, THRESHOLD)
     if text is None:
         return None
@@ -170,7 +169,7 @@ def threshold(request: Request) -> float | None:
 
 
 def _min_size(request: Request, query: Query) -> float:
-    """In pixels; the query wins over the header, unless it is -1."""
+    """In pixels; the query overrides the header, unless it is -1."""
     asked = query.number("min-size", MAX_SIZE_PX)
     if asked is None:
         asked = _number(MIN_SIZE, header_text(request, MIN_SIZE), MAX_SIZE_PX, True, HeaderInvalid)
@@ -187,7 +186,7 @@ def _update_person_id(query: Query, update: bool) -> str | None:
 
 
 def _merge_with(request: Request, query: Query, may_change: bool) -> str | None:
-    """The query wins over the header."""
+    """The query overrides the header."""
     text = query.text("merge-with")
     name = ROOT_PERSON if text is None else "merge-with"
     text = header_text(request, ROOT_PERSON) if text is None else text
@@ -199,7 +198,7 @@ def _merge_with(request: Request, query: Query, may_change: bool) -> str | None:
 
 
 def post_request(request: Request, person: PersonChange) -> PostRequest:
-    """The options of a `POST /people`; `person` is what its headers say.
+    """A `POST /people`'s options; `person` is from its headers.
 
     Raises HeaderInvalid, ParameterInvalid, PersonUnknown.
     """
@@ -230,12 +229,12 @@ def post_request(request: Request, person: PersonChange) -> PostRequest:
 
 
 def person_id(request: Request) -> str:
-    """The person id in the path. Raises PersonUnknown unless it has the form of a UUID."""
+    """The person id in the path. Raises PersonUnknown if it is not a UUID."""
     return checked_person_id(request.path_params["person_id"])
 
 
 def checked_person_id(text: str) -> str:
-    """`text` in lower case. Raises PersonUnknown unless it has the form of a UUID."""
+    """`text` in lower case. Raises PersonUnknown if it is not a UUID."""
     lower = text.lower()
     if not _UUID.fullmatch(lower):
         raise PersonUnknown()
@@ -243,8 +242,8 @@ def checked_person_id(text: str) -> str:
 
 
 def rest_of_path(request: Request, prefix: str) -> str:
-    """The text after `prefix` in the path as it was sent, decoded. An encoded slash is part of the text; a plain
-    slash at the end is not."""
+    """The text after `prefix` in the path as sent, decoded. An encoded slash is part of the text; a plain final slash
+    is not."""
     raw = sent_path(request.scope).encode("latin-1")
     rest = raw.split(b"/", prefix.count("/"))[-1]
     return text_of(unquote_to_bytes(rest.removesuffix(b"/")))
@@ -266,7 +265,7 @@ def _no_constant(name: str) -> None:
 
 
 def person_ids(body: dict[str, Any]) -> list[str]:
-    """The ids of a merge or an unmerge, without repetitions. Raises BodyInvalid, PersonUnknown."""
+    """The distinct ids of a merge or an unmerge. Raises BodyInvalid, PersonUnknown."""
     ids = body.get("personIds")
     if not isinstance(ids, list) or not 1 <= len(ids) <= MAX_MERGED:
         raise BodyInvalid(detail=f"personIds must be a list of 1 to {MAX_MERGED:,} ids")

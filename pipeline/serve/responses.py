@@ -1,4 +1,4 @@
-"""JSON responses, and the one shape of every error that a client sees."""
+"""JSON responses, and the common format of all errors."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from starlette.types import Scope
 from pipeline.errors import FacepipeError, ImageRejected, RequestError, TooManyDirectories
 
 MEDIA_TYPE: Final = "application/json"
-# The errors whose text a client may read. The others name paths, accounts or the machine: their text is only logged.
+# Errors whose text clients may read. Others name paths, accounts or the machine: their text is only logged.
 _PUBLIC: Final = (RequestError, ImageRejected)
 _MESSAGES: Final[dict[type[FacepipeError], str]] = {
     TooManyDirectories: "The account holds as many directories as it may; nothing was stored."
 }
-# The headers of answers over TLS: for 30 days after each, browsers call the host by https only. Not for longer, because
-# a server that has no TLS any more can't take it back.
+# For answers over TLS: browsers use https for this host for 30 days. Not longer, because a server that loses TLS cannot
+# revoke it.
 SECURE: Final[Mapping[bool, Sequence[tuple[bytes, bytes]]]] = {
     True: ((b"strict-transport-security", b"max-age=2592000"),),
     False: (),
@@ -31,22 +31,22 @@ UNEXPECTED: Final = "unexpected"
 
 
 def json_bytes(body: Mapping[str, Any]) -> bytes:
-    """Compact UTF-8. Raises ValueError for NaN and infinity, which JSON does not have."""
+    """Compact UTF-8. Raises ValueError for NaN and infinity, which JSON lacks."""
     return json.dumps(body, allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode()
 
 
 def json_response(body: Mapping[str, Any], status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    """`body` as a response that no cache keeps."""
+    """`body` as an uncached response."""
     return encoded_response(json_bytes(body), status, headers)
 
 
 def encoded_response(data: bytes, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    """The same from JSON that is encoded already, by a thread off the event loop."""
+    """The same from JSON already encoded off the event loop."""
     return Response(data, status, {"Cache-Control": "no-store", **(headers or {})}, MEDIA_TYPE)
 
 
 def tagged_response(request: Request, data: bytes, media_type: str, caching: str, tag: str | None = None) -> Response:
-    """`data`, or 304 if the client has the data of this tag; None: of its hash."""
+    """`data`, or 304 if the client has the data with this tag; None: the hash."""
     headers = {"ETag": f'"{tag or hashlib.sha256(data).hexdigest()[:32]}"', "Cache-Control": caching}
     if _matches(request.headers.get("if-none-match", ""), headers["ETag"]):
         return Response(status_code=304, headers=headers)
@@ -59,7 +59,7 @@ def _matches(condition: str, tag: str) -> bool:
 
 
 def error_body(status: int, reason: str, message: str, path: str, verb: str) -> dict[str, Any]:
-    """The one shape of errors. `reason` is the stable name of the error; `timestamp` is in epoch milliseconds."""
+    """The format of all errors. `reason` is the stable name of the error; `timestamp` is in epoch milliseconds."""
     return {
         "error": HTTPStatus(status).phrase,
         "errorReason": reason,
@@ -72,7 +72,7 @@ def error_body(status: int, reason: str, message: str, path: str, verb: str) -> 
 
 
 def error_response(scope: Scope, error: FacepipeError, headers: Mapping[str, str] | None = None) -> Response:
-    """The response to a request that failed with `error`."""
+    """The response to a request that failed."""
     message = _MESSAGES.get(type(error)) or (str(error) if isinstance(error, _PUBLIC) else _hidden(scope))
     body = error_body(error.http_status, error.code, message, sent_path(scope), scope["method"])
     body |= {name: error.fields[name] for name in error.shown}
@@ -80,12 +80,12 @@ def error_response(scope: Scope, error: FacepipeError, headers: Mapping[str, str
 
 
 def unexpected_response(scope: Scope) -> Response:
-    """The response to a request that failed with an error nobody foresaw."""
+    """The response to an unexpected failure."""
     return json_response(error_body(500, UNEXPECTED, _hidden(scope), sent_path(scope), scope["method"]), 500)
 
 
 def request_id(scope: Scope) -> str:
-    """The id of this request in the log and in X-Request-Id."""
+    """The request's id in the log and in X-Request-Id."""
     return str(scope["state"]["request_id"])
 
 

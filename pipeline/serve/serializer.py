@@ -1,5 +1,4 @@
-"""The service's results as the JSON of the contract (2.2, 2.3), with the addresses of images. Keys without a value are
-absent."""
+"""The service's results as JSON of the contract (2.2, 2.3), with image addresses. Keys without a value are omitted."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ from pipeline.store import ChangesPage
 
 Json = dict[str, Any]
 
-# Raised whenever another detector, other weights or other defaults give other boxes.
+# Increment if another detector, weights or defaults change the boxes.
 DETECTION_VERSION: Final = 1
 LANDMARK_NAMES: Final = (
     "left-eye-center",
@@ -29,10 +28,10 @@ MAX_CHANGES: Final = 10_000  # entries in one answer
 
 
 def image_prefix(settings: ServeSettings) -> str:
-    """The address of a stored image (contract, 2.2) without its guid: `cvos://obj/` on a local host, or what
-    `public_url` and `object_scheme` say; `https://<public host>/obj/` in cloud hosting.
+    """The address of a stored image (contract, 2.2) without its guid: `cvos://obj/` locally, or by `public_url` and
+    `object_scheme`; `https://<public host>/obj/` in cloud hosting.
 
-    Raises UsageError where cloud hosting has no `public_url`.
+    Raises UsageError if cloud hosting has no `public_url`.
     """
     scheme, _, place = (settings.public_url or "").strip().rstrip("/").rpartition("://")
     if settings.hosting == CLOUD:
@@ -51,7 +50,7 @@ class Serializer:
     image_prefix: str
 
     def post(self, result: PostResult, *, with_ids: bool = True) -> Json:
-        """The object of 2.3, its faces in the service's order; without ids of persons where they are not wanted."""
+        """The object of 2.3, its faces in the service's order; optionally without person ids."""
         faces = [self._face(face, result) for face in result.faces]
         if not with_ids:
             for entry in (*faces, *(similar for face in faces for similar in face.get("similar", ()))):
@@ -64,12 +63,12 @@ class Serializer:
         }
 
     def people(self, views: Sequence[PersonView]) -> Json:
-        """The answer of `GET /people` and of the other routes that list records."""
+        """The answer of routes that list records, such as `GET /people`."""
         return {"people": [self.record(view) for view in views]}
 
     def record(self, view: PersonView) -> Json:
-        """An identity record of 2.2, with what else clients keep in it. The image is the root's; a child shows its own
-        beside it."""
+        """An identity record of 2.2, with the clients' further fields. The image is the root's; a child also has its
+        own."""
         own, root = view.record, view.root
         return own.further_fields | _present(
             personId=own.person_id,
@@ -129,7 +128,7 @@ class Serializer:
 
 
 def _identity(person: PersonView, score: float | None, new_id: str | None) -> Json:
-    """The person a face was recognised or inserted as; the id is that of the new record if one was inserted."""
+    """The person a face was recognised or inserted as, with the new record's id if inserted."""
     root = person.root
     own = _present(personId=new_id, personExternalId=root.external_id, rootPersonAddDate=epoch_ms(root.added_at))
     return {**_person(person, score), **own}

@@ -1,4 +1,4 @@
-"""Opens a store, loads its models, warms them up, and serves until a signal stops it."""
+"""Opens a store, loads and warms up its models, and serves until a signal."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ from pipeline.types import DecodedImage
 
 _KEEP_ALIVE_S: Final = 65  # longer than clients keep theirs, so that none writes into a closing connection
 _BACKLOG: Final = 512
-_STOP_S: Final = 60  # for the requests that are still running when a signal comes
+_STOP_S: Final = 60  # for requests in progress at a signal
 _END_S: Final = 80  # from the signal to the end, whatever still runs: systemd kills after 90
 _WARM_UP_PX: Final = 320
 OBJECT_PORT: Final = 8086  # of clients of the well-known service with the same headers; docs/existing-clients.md
-CLOUD_SCHEME: Final = "ehttps"  # tells those clients that what they download is encrypted
+CLOUD_SCHEME: Final = "ehttps"  # tells those clients that their downloads are encrypted
 _log: Final = logging.getLogger("facepipe.serve")
 
 
 @dataclass(frozen=True)
 class Listening:
-    """The addresses of the server, with the real ports where the settings say 0. Objects have the same address unless
-    they have a port of their own."""
+    """The server's addresses, with actual ports for 0 in the settings. Objects have the same address unless they have a
+    port of their own."""
 
     url: str
     object_url: str
@@ -53,11 +53,11 @@ class Listening:
 
 
 def serve(store: Path, settings: Settings, announce: Callable[[Listening], None]) -> None:
-    """Serves the store until SIGINT or SIGTERM, then finishes the running requests and returns. A second signal ends
-    the process at once, and so does what takes longer than 80 seconds; a store survives that as it survives any crash.
+    """Serves the store until SIGINT or SIGTERM, then finishes the running requests and returns. A second signal, or a
+    stop of more than 80 seconds, ends the process immediately; the store survives that like any crash.
 
-    `announce` is called when the server listens. Raises StoreError, ModelError, DeviceError, and UsageError where the
-    settings contradict each other or a port is taken.
+    `announce` is called when the server listens. Raises StoreError, ModelError, DeviceError, and UsageError for
+    contradictory settings or a taken port.
     """
     raise_file_limit()
     with contextlib.ExitStack() as stack:
@@ -75,7 +75,7 @@ def serve(store: Path, settings: Settings, announce: Callable[[Listening], None]
         auth, ready = make_authenticator(client), threading.Event()
         app = make_app(service, client, settings, auth=auth, ready=ready.is_set)
         service.load()
-        # Otherwise each collection would walk over every identity while all requests wait.
+        # Otherwise each collection would traverse every identity while all requests wait.
         gc.collect()
         gc.freeze()
         stack.callback(gc.unfreeze)
@@ -94,7 +94,7 @@ def serve(store: Path, settings: Settings, announce: Callable[[Listening], None]
 
 
 def for_existing_clients(settings: ServeSettings) -> ServeSettings:
-    """`settings` with what existing clients need, wherever they say nothing else than the defaults."""
+    """`settings` with what existing clients need instead of defaults."""
     needed: dict[str, Any] = {"person_headers": "optional", "object_port": OBJECT_PORT}
     if settings.hosting == CLOUD:
         needed["object_scheme"] = CLOUD_SCHEME
@@ -108,8 +108,8 @@ def make_server(
     on_listening: Callable[[], None],
     on_signal: Callable[[], None] = lambda: None,
 ) -> LimitedServer:
-    """A uvicorn server with our limits; it calls `on_listening` when it accepts connections, and `on_signal` when one
-    tells it to stop."""
+    """A uvicorn server with our limits; calls `on_listening` when it accepts connections, and `on_signal` on a stop
+    signal."""
     total = max_connections()
     server = LimitedServer(
         app,
@@ -117,7 +117,7 @@ def make_server(
         on_listening,
         on_signal,
         lifespan="on",
-        # From anybody else they would let a client choose the address that its failures are counted for.
+        # Other peers could choose the address that their failures are counted for.
         proxy_headers=settings.trusted_proxies is not None,
         forwarded_allow_ips=settings.trusted_proxies or "",
         backlog=_BACKLOG,
@@ -134,13 +134,13 @@ def make_server(
 
 
 def _end_now() -> NoReturn:
-    """Ends the process past everything that waits for a thread."""
+    """Ends the process without waiting for any thread."""
     _log.error("what was running when the signal came is not done after %d s: ending without it", _END_S)
     os._exit(128 + signal.SIGTERM)
 
 
 def _warm_up(extractor: BatchExtractor) -> None:
-    """Extracts an empty image: the first image makes the libraries prepare themselves."""
+    """Extracts an empty image: libraries initialise at the first one."""
     pixels = np.zeros((_WARM_UP_PX, _WARM_UP_PX, 3), np.uint8)
     extractor.extract([DecodedImage(pixels, "png")])
 

@@ -1,4 +1,4 @@
-"""Threads for work that blocks, with a limit on how much may wait for them."""
+"""Threads for blocking work, with a limit on waiting calls."""
 
 from __future__ import annotations
 
@@ -15,27 +15,25 @@ T = TypeVar("T")
 
 
 class BoundedThreadPool:
-    """`threads` work, and of each peer `queue` calls may wait; any beyond that are refused at once. The peers take
-    turns, so that one with many calls delays the others by one call each time. Where nobody is told apart, all are one
-    peer. To be used from one event loop.
-    """
+    """`threads` threads; per peer `queue` calls may wait, and more are refused immediately. Peers take turns, so that
+    one with many calls delays the others by one call each time. Use it from one event loop."""
 
     def __init__(self, name: str, *, threads: int, queue: int) -> None:
         self._executor = ThreadPoolExecutor(threads, thread_name_prefix=name)
         self._threads = threads
         self._free = threads
         self._queue = queue
-        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}  # the peer first whose turn is next
+        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}  # the peer whose turn is next comes first
 
     @property
     def pending(self) -> int:
-        """How many calls run or wait. Any thread may ask."""
+        """How many calls run or wait. Thread-safe."""
         return self._threads - self._free + sum(map(len, tuple(self._waiting.values())))
 
     async def run(self, work: Callable[[], T], peer: str = "") -> T:
-        """What `work` returns or raises. Raises Overloaded if too many calls of the peer wait.
+        """Runs `work` on a thread. Raises Overloaded if too many calls of the peer wait.
 
-        Cancelling the caller does not end work that has begun: its thread is free when it is done.
+        Cancelling the caller does not end work that has begun, nor free its thread.
         """
         await self._turn(peer)
         ended = asyncio.wrap_future(self._executor.submit(work))
@@ -62,14 +60,14 @@ class BoundedThreadPool:
             raise
 
     def _next(self) -> None:
-        """Gives the thread that is free now to the next call."""
+        """Gives the free thread to the next call."""
         while self._waiting:
             peer = next(iter(self._waiting))
             waiting = self._waiting.pop(peer)
             turn = waiting.popleft()
             if waiting:
                 self._waiting[peer] = waiting  # behind the others
-            if not turn.done():  # else nobody waits for it any more
+            if not turn.done():  # else it was cancelled
                 turn.set_result(None)
                 return
         self._free += 1

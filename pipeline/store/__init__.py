@@ -1,6 +1,6 @@
-"""A store: catalog, files, transactions, lock, encryption, checks. Other packages import from here, and nothing deeper.
+"""A store. Other packages import only from here.
 
-`accounts`, `runs` and so on are modules of queries, which `LocalStore.ask` runs on the catalog's thread.
+`accounts`, `runs` etc. are modules of queries; `LocalStore.ask` runs them on the catalog's thread.
 """
 
 from pipeline.store.catalog import accounts as accounts

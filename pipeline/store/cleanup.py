@@ -1,23 +1,21 @@
-"""Clean-up: what a crash or a transaction leaves behind in a store, who removes it, and when.
+"""What crashes and transactions leave behind in a store, and who removes it when. `sweep` runs when a store is opened.
 
-half-written files (`*.tmp`)                    the write that fails; after a crash `sweep`, when the store is opened
-transferred faces, the token of the admin port  the process that wrote them; after a crash `sweep`
-embedding shards and index segments whose
-  transaction never came                        `sweep`
-images whose transaction failed                 `discard_images`, at once
-images whose transaction never came             `quarantine_images`, when the store is closed or opened
-files that a transaction made needless          `unlink_after_commit`, at once; what is left then, `erasure.erase`
-vectors of removed faces                        `erasure.erase`
-quarantined files                               `sweep`, when they are seven days old
-shards that cluster workers wrote               `ShardFolder.clear`, when the run has them, and at the end of a
-                                                  build; after a crash of a build `remove_builds`, at the next one
-an unfinished creation of the store             `create_store`, when it is called again
-any other file that no row names                `check --repair` quarantines it
+half-written files (`*.tmp`)                 the failing write; after a crash `sweep`
+transferred faces, the admin port's token    their writer; after a crash `sweep`
+unnamed embedding shards, index segments     `sweep`
+images of a failed transaction               `discard_images`, immediately
+images of a transaction lost in a crash      `quarantine_images`, when the store is opened or closed
+files that a transaction made unneeded       `unlink_after_commit`, immediately; otherwise `erasure.erase`
+vectors of removed faces                     `erasure.erase`
+quarantined files                            `sweep`, after seven days
+shards that cluster workers wrote            `ShardFolder.clear`, once imported, and when a build ends; after a
+                                               crash `remove_builds`, at the next build
+an interrupted creation of the store         `create_store`, when called again
+any other file that no row names             `check --repair` quarantines it
 
-A transaction lists needless files in core.pending_deletes, so no crash makes the store forget them.
-
-An image is written before the transaction that names it, so its guid is logged in INTENTS first. The log is not synced:
-it has to outlive the process only. After a power cut `check` finds what was left.
+Unneeded files are listed in core.pending_deletes within the transaction. Guids of images are logged in INTENTS before
+the images are written. That log is not synced: it only has to outlive the process. After a power cut, `check` finds the
+images.
 """
 
 from __future__ import annotations
@@ -45,27 +43,27 @@ from pipeline.store.files.objects import is_guid, object_file
 _log = logging.getLogger(__name__)
 
 _QUARANTINE_S = 7 * 24 * 3600.0
-_AT_ONCE: Final = 500  # files: requests come in between
-# Only files in these folders are ever deleted, whatever the table says.
+_AT_ONCE: Final = 500  # files; requests run in between
+# Other folders are never touched, whatever the table says.
 _DELETABLE = frozenset({"embeddings", "objects", "references", "runs"})
 
 
-# What a transaction lists
+# Listing
 
 
 def delete_later(catalog: Catalog, files: Sequence[str]) -> None:
-    """Inside a transaction: lists files to be deleted once it is committed."""
+    """Inside a transaction: lists files to delete after its commit."""
     if files:
         catalog.execute("INSERT INTO core.pending_deletes SELECT unnest(?::VARCHAR[]), ?", [list(files), utc_now()])
 
 
 def pending_files(catalog: Catalog) -> list[str]:
-    """The files that wait to be deleted."""
+    """The listed files."""
     return catalog.column("SELECT path FROM core.pending_deletes ORDER BY path")
 
 
 def is_deletable(relative: str) -> bool:
-    """Whether a path of core.pending_deletes is a relative path to a file inside a part of the store."""
+    """Whether a listed path is relative and inside a part of the store."""
     parts = PurePosixPath(relative).parts
     return len(parts) > 1 and parts[0] in _DELETABLE and ".." not in parts
 
@@ -74,7 +72,7 @@ def is_deletable(relative: str) -> bool:
 
 
 def unlink_after_commit(store: OpenStore) -> None:
-    """Deletes the listed files. An error is only logged, because the commit must not be reported as failed."""
+    """Deletes the listed files. Errors are only logged: the commit must not be reported as failed."""
     try:
         unlink_pending(store)
     except StoreError as exc:
@@ -88,11 +86,11 @@ def unlink_pending(store: OpenStore) -> None:
 
 
 def _unlink_some(catalog: Catalog) -> bool:
-    """Returns whether more files are listed."""
+    """Returns whether more files remain."""
     files = pending_files(catalog)
     for file in filter(is_deletable, files[:_AT_ONCE]):
         path = catalog.folder.path(file)
-        if path.is_dir() and not path.is_symlink():  # made by somebody else in its place
+        if path.is_dir() and not path.is_symlink():  # made by somebody else
             catalog.folder.quarantine(file)
         else:
             catalog.folder.unlink(file)
@@ -110,8 +108,8 @@ def _clear(catalog: Catalog, paths: Sequence[str]) -> None:
 
 
 def declare_images(folder: Folder, guids: Iterable[str]) -> None:
-    """Logs that these images are about to be written. May be called from any thread."""
-    # Begins a new line: the last one may have been cut off by a full disk.
+    """Logs that these images are about to be written. Thread-safe."""
+    # Begins a new line: a full disk may have cut off the last one.
     lines = "".join(f"\n{guid}" for guid in guids).encode() + b"\n"
     if lines == b"\n":
         return
@@ -119,14 +117,14 @@ def declare_images(folder: Folder, guids: Iterable[str]) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | NO_LINK
         fd = os.open(folder.path(INTENTS_NAME), flags, PRIVATE_FILE)
         try:
-            if os.write(fd, lines) < len(lines):  # one call: lines of several threads never mix
+            if os.write(fd, lines) < len(lines):  # one call: threads never mix lines
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         finally:
             os.close(fd)
 
 
 def declared_images(folder: Folder) -> set[str]:
-    """The guids that were logged since the store was opened."""
+    """The guids logged since the store was opened."""
     path = folder.path(INTENTS_NAME)
     if not path.exists():
         return set()
@@ -136,7 +134,7 @@ def declared_images(folder: Folder) -> set[str]:
 
 @contextmanager
 def discarding_images(store: OpenStore, guids: Sequence[str]) -> Iterator[None]:
-    """If the block fails, discards the images that were written for it."""
+    """Discards these images if the block fails."""
     try:
         yield
     except BaseException:
@@ -145,7 +143,7 @@ def discarding_images(store: OpenStore, guids: Sequence[str]) -> Iterator[None]:
 
 
 def discard_images(store: OpenStore, guids: Sequence[str]) -> None:
-    """After a failed commit: deletes its images that no row names. `quarantine_images` moves what is left."""
+    """After a failed commit: deletes its images that no row names. `quarantine_images` handles the rest."""
 
     def work(catalog: Catalog) -> None:
         for guid in _unnamed_images(catalog, guids):
@@ -156,15 +154,15 @@ def discard_images(store: OpenStore, guids: Sequence[str]) -> None:
 
 
 def quarantine_images(catalog: Catalog) -> int:
-    """At closing and opening: moves the logged images that no row names into quarantine, then deletes the log. Returns
-    how many it moved."""
+    """At opening and closing: quarantines logged images that no row names, then deletes the log. Returns the number
+    moved."""
     folder = catalog.folder
     if catalog.read_only or not folder.path(INTENTS_NAME).exists():
         return 0
-    pending = set(pending_files(catalog))  # of somebody, on purpose: these are deleted, not kept
+    pending = set(pending_files(catalog))  # deliberately removed: deleted, not kept
     moved = 0
     for file in map(object_file, _unnamed_images(catalog, declared_images(folder))):
-        folder.unlink(file + TEMPORARY)  # a write that was cut off
+        folder.unlink(file + TEMPORARY)  # an interrupted write
         if file not in pending:
             moved += folder.quarantine(file)
     folder.unlink(INTENTS_NAME)
@@ -181,32 +179,32 @@ def _unnamed_images(catalog: Catalog, guids: Iterable[str]) -> list[str]:
 
 
 def sweep(catalog: Catalog) -> None:
-    """At opening: removes what earlier processes left. Raises StoreFull, StoreUnwritable."""
+    """At opening: removes leftovers of earlier processes. Raises StoreFull, StoreUnwritable."""
     if catalog.read_only:
         return
     _remove_leftovers(catalog.folder)
     quarantine_images(catalog)
-    # A repeated commit writes the same file again. But a person in it may be deleted before that.
+    # A repeated commit writes the same file again, but a person in it may be deleted before that.
     for file in unnamed_files(catalog):
         catalog.folder.unlink(file)
 
 
 def _remove_leftovers(folder: Folder) -> None:
-    """Where it is cheap to look: `check` finds half-written files among objects."""
+    """Only in cheap places: `check` finds half-written objects."""
     leftovers = [folder.path(name) for name in (CURRENT_NAME + TEMPORARY, COMMITS_NAME + TEMPORARY, TOKEN_NAME)]
     leftovers += folder.path(shards.HANDOVER).glob("*")
     for pattern in ("references/*/*", "runs/*/*", "runs/*/shards/*"):
         leftovers.extend(folder.root.glob(pattern + TEMPORARY))
     with disk_errors(folder.root):
         quarantined = [path for path in folder.path(QUARANTINE).rglob("*") if path.is_file()]
-        # Its ctime is that of its renaming.
+        # ctime: when it was renamed
         leftovers += [path for path in quarantined if path.lstat().st_ctime < time.time() - _QUARANTINE_S]
         for path in filter(folder.holds, leftovers):
             path.unlink(missing_ok=True)
 
 
 def unnamed_files(catalog: Catalog) -> set[str]:
-    """The embedding shards and index segments that no row names, half-written ones as well."""
+    """Embedding shards and index segments that no row names, including half-written ones."""
     root = catalog.folder.root
     with disk_errors(root):
         paths = [path for part in ("embeddings", "references") for path in root.glob(f"{part}/*/*")]

@@ -1,14 +1,9 @@
-"""Erasing from files what transactions removed from the catalog.
+"""Erases from files what transactions removed from the catalog: deletes listed files, and rewrites index segments and
+embedding shards that contain removed references or vectors.
 
-files that a transaction listed                  are deleted
-index segments with references that are erased   are rewritten without them
-embedding shards with vectors of removed faces   are rewritten without them
-
-A shard with more rows than the catalog has faces in it needs no list, and a segment has its tombstones. So nothing that
-a crash interrupts is forgotten. `erase` runs when a store is opened, before each compaction (`LocalStore.fold`: after a
-command, or while a server has little to do), and before `check`.
-
-Callers of a store that others use hold its `embeddings_lock`.
+A shard has more rows than the catalog has faces in it, a segment has tombstones, so no crash makes the store forget
+them. `erase` runs when a store is opened, before each compaction (`LocalStore.fold`: after a command, or while a server
+is idle), and before `check`. If others use the store, callers must hold its `embeddings_lock`.
 """
 
 from __future__ import annotations
@@ -25,12 +20,12 @@ from pipeline.store.catalog.connection import Catalog, OpenStore, each_generatio
 from pipeline.store.cleanup import delete_later, pending_files, unlink_pending
 from pipeline.store.files import shards
 
-ShardRow = tuple[int, str, str]  # of core.embedding_shards: id, file, SHA-256
+ShardRow = tuple[int, str, str]  # core.embedding_shards: id, file, SHA-256
 _log = logging.getLogger(__name__)
 
 
 def left_to_erase(catalog: Catalog) -> list[str]:
-    """The files, segments and shards that still have what transactions removed."""
+    """Files, segments and shards that still contain removed data."""
     left = pending_files(catalog)
     for part in each_generation(catalog):
         left += [*part.submit(segments.to_erase), *(file for _, file, _ in part.submit(_stale_shards))]
@@ -38,8 +33,7 @@ def left_to_erase(catalog: Catalog) -> list[str]:
 
 
 def erase(store: OpenStore) -> None:
-    """Removes from the files what transactions removed from the catalog. Raises StoreDamaged, StoreFull,
-    StoreUnwritable."""
+    """Erases all removed data. Raises StoreDamaged, StoreFull, StoreUnwritable."""
     unlink_pending(store)
     for part in each_generation(store):
         segments.rewrite(part)
@@ -47,8 +41,8 @@ def erase(store: OpenStore) -> None:
 
 
 def finish(catalog: Catalog) -> None:
-    """At opening: does what an earlier process did not finish. If that fails, the store can be used, and the next
-    opening tries again."""
+    """At opening: completes an interrupted erasure. If that fails, the store is usable, and the next opening tries
+    again."""
     root = catalog.folder.root
     if not left_to_erase(catalog):
         return
@@ -64,7 +58,7 @@ def finish(catalog: Catalog) -> None:
 
 
 def _stale_shards(catalog: Catalog) -> list[ShardRow]:
-    """The shards with more rows than the catalog has faces in them. If there is none, equal sums tell it at once."""
+    """Shards with more rows than the catalog has faces in them. Equal sums show at once that there are none."""
     rows = catalog.one("SELECT coalesce(sum(rows), 0) FROM core.embedding_shards")
     if rows == catalog.one("SELECT count(*) FROM core.embeddings"):
         return []
@@ -76,23 +70,23 @@ def _stale_shards(catalog: Catalog) -> list[ShardRow]:
 
 
 def rewrite_stale_shards(store: OpenStore) -> None:
-    """Takes the vectors of removed and of rejected faces out of the shards. Raises as `erase`."""
+    """Removes vectors of removed and rejected faces from shards. Raises as `erase`."""
     for shard in store.submit(_stale_shards):
         rewrite_shards(store, [shard])
 
 
 def rewrite_shards(store: OpenStore, rows: Sequence[ShardRow]) -> None:
-    """Replaces shards by one that has only the faces that the catalog has in them, or by none if it has none.
+    """Replaces shards by one with only the catalog's faces, or by none if none is left.
 
-    The file is written first, then the transaction is committed, then the old files are deleted. A face that is removed
-    in between stays in the file until the next `erase`. Repeated after a crash, it writes the same file again.
+    Writes the file, commits the transaction, then deletes the old files. A face removed meanwhile stays in the file
+    until the next `erase`. Repeating after a crash writes the same file again.
     """
     ids, files, hashes = map(list, zip(*rows, strict=True))
     faces = store.submit(_faces_in, ids)
     written = None
     if len(faces):
         for file, sha256 in zip(files, hashes, strict=True):
-            # A damaged file must not become a new file whose hash is right.
+            # Damaged data must not get a new, correct hash.
             shards.require_hash(store.folder, file, sha256)
         table = pa.concat_tables([shards.read_parquet(store.folder, file) for file in files])
         kept = table.filter(pc.is_in(table["face_id"], faces))
@@ -110,7 +104,7 @@ def _faces_in(catalog: Catalog, shard_ids: Sequence[int]) -> pa.Array:
 def _replace_shards(
     catalog: Catalog, shard_ids: Sequence[int], files: Sequence[str], written: shards.WrittenFile | None
 ) -> None:
-    """The transaction: the first shard is the new file, the others are removed; without a file all are."""
+    """The transaction: the first shard becomes the new file; the others, or without a file all, are removed."""
     removed = shard_ids[1:] if written else shard_ids
     with catalog.transaction("fold"):
         if written:

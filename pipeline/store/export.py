@@ -1,4 +1,4 @@
-"""The tables that other programs read, in memory or as Parquet files; FORMAT.md promises their columns."""
+"""The tables for other programs, in memory or as Parquet files; FORMAT.md specifies their columns."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ _ORDER: Final = {
 
 
 def _view_query(view: str) -> str:
-    """The SQL that reads a public view in its order. Raises UsageError where there is none of that name."""
+    """SQL for a public view in its order. Raises UsageError for an unknown name."""
     if view not in _ORDER:
         raise UsageError(message=f"There is no table {view}. There are: {', '.join(_ORDER)}.")
     return f"SELECT * FROM main.{view} ORDER BY {_ORDER[view]}"
 
 
 def in_pages(read: Callable[[int], pa.Table], column: str) -> pa.RecordBatchReader:
-    """A long table, page by page: `read` gives the next rows whose ids in this column are above a number, by id."""
+    """Streams a long table: `read(n)` returns the next rows with `column` > n, ascending."""
     first = read(-1)
 
     def batches() -> Iterator[pa.RecordBatch]:
@@ -54,12 +54,12 @@ def read_table(store: LocalStore, name: str) -> pa.RecordBatchReader:
     """A public view, or `embeddings` page by page. Raises UsageError for another name."""
     if name != "embeddings":
         return store.read(_view_query(name)).to_reader()
-    part = StoreAt(store, store.generation)  # of one generation, whatever comes between two pages
+    part = StoreAt(store, store.generation)  # one generation throughout, even if it is switched between pages
     return in_pages(lambda after: part.submit(embeddings_table, after, _CHUNK_ROWS), "face_id")
 
 
 def embeddings_table(catalog: Catalog, after: int, limit: int) -> pa.Table:
-    """The embeddings (`embeddings_schema`) of the first `limit` faces whose id is above `after`, by id."""
+    """`embeddings_schema`: the first `limit` faces with id > `after`, ascending."""
     faces = catalog.read(
         "SELECT face_id FROM core.embeddings WHERE generation = $1 AND face_id > $2"
         " UNION SELECT face_id FROM core.pending_embeddings WHERE generation = $1 AND face_id > $2"
@@ -70,10 +70,10 @@ def embeddings_table(catalog: Catalog, after: int, limit: int) -> pa.Table:
 
 
 def export_store(store: LocalStore, to: Path) -> dict[str, int]:
-    """Writes media, faces, persons, facts and embeddings as `<name>.parquet` into a new or empty folder.
+    """Writes media, faces, persons, facts and embeddings as `<name>.parquet` into a new or empty folder; returns the
+    rows of each.
 
-    Returns the rows of each. Raises UsageError where the folder holds something, StoreDamaged, and StoreFull or
-    StoreUnwritable of the target.
+    Raises UsageError if the folder is not empty, StoreDamaged, and the target's StoreFull or StoreUnwritable.
     """
     if to.exists() and (not to.is_dir() or any(to.iterdir())):
         raise UsageError(message=f"{to} is not an empty folder. Give a new one, so that nothing is overwritten.")
@@ -88,7 +88,7 @@ def _export_view(catalog: Catalog, folder: Folder, view: str) -> int:
     file = f"{view}.parquet"
     target = str(folder.path(file + TEMPORARY)).replace("'", "''")
     point("export.write")
-    # COPY streams: the table is never in memory as a whole.
+    # COPY streams: the table is never fully in memory.
     rows = catalog.one(f"COPY ({_view_query(view)}) TO '{target}' (FORMAT parquet, COMPRESSION zstd)")
     folder.publish(file + TEMPORARY, file, "export")
     return int(rows)

@@ -1,4 +1,4 @@
-"""LocalStore: a store that this process holds until it is closed, by its lock and the thread that owns its catalog."""
+"""LocalStore: a store held by this process until closed, with its lock and the catalog's thread."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ _log = logging.getLogger(__name__)
 
 
 def _on_catalog(function: Callable[Concatenate[Catalog, P], T]) -> Callable[Concatenate[LocalStore, P], T]:
-    """A function on the catalog as a method of the store, which runs it on the catalog's thread."""
+    """Turns a function on the catalog into a store's method, run on the catalog's thread."""
 
     @wraps(function)
     def method(store: LocalStore, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -81,11 +81,10 @@ def _on_catalog(function: Callable[Concatenate[Catalog, P], T]) -> Callable[Conc
 
 
 class LocalStore(RunFiles):
-    """An open, locked store. What the methods ask of its catalog waits in the queue of the catalog's thread, so any
-    thread may call them, and a Ctrl-C in the caller never cuts a transaction. `RunFiles` says which of its methods may
-    be called at once.
+    """An open, locked store. Thread-safe: catalog work is queued for the catalog's thread, so a Ctrl-C in the caller
+    never interrupts a transaction. For concurrent run files see `RunFiles`.
 
-    Images of an encrypted store can be read and written once it is unlocked; everything else needs no key.
+    In an encrypted store, only images require `unlock`.
     """
 
     def __init__(
@@ -97,12 +96,12 @@ class LocalStore(RunFiles):
         repair: bool = False,
         reading: bool = False,
     ) -> None:
-        """Use `open` or `open_or_create`. Afterwards `lost` tells what a repair went on without."""
+        """Use `open` or `open_or_create`. `lost` describes the loss that a repair accepted."""
         super().__init__(Folder(root))
         self.path = root
         self.master_key: MasterKey | None = None
         self._image_keys: dict[int, bytes | None] = {}
-        # Who holds it: no embedding shard or index segment is on its way into the catalog, but for unfinished runs.
+        # Held while embedding shards or index segments are written but not yet committed, except those of runs.
         self.embeddings_lock = threading.RLock()
         self._lock = StoreLock.acquire(root, command, reading=reading)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="store-writer")
@@ -114,8 +113,8 @@ class LocalStore(RunFiles):
             self._thread.shutdown()
             self._lock.release()
             raise
-        self._after_switch: int | None = None  # the generation, see `after_switch`
-        # The next free ids. A reservation is in memory only: after a crash nothing was written with its numbers.
+        self._after_switch: int | None = None  # see `after_switch`
+        # The next free ids, reserved in memory only: after a crash nothing refers to them.
         next_ids = "SELECT next_media_id, next_face_id FROM core.store"
         self._next_ids = [*map(int, self.submit(Catalog.rows, next_ids)[0])]
         self._ids_lock = threading.Lock()
@@ -123,8 +122,8 @@ class LocalStore(RunFiles):
 
     @classmethod
     def open(cls, path: Path | str, *, command: str, repair: bool = False, reading: bool = False) -> LocalStore:
-        """Opens the store at `path`; `command` is what the error of a second opener names. With `repair` also one whose
-        last transactions are gone: it goes on without them. With `reading` also one on a disk that can't be written.
+        """Opens the store at `path`; `command` names the holder in other openers' errors. `repair` also opens one that
+        lost its last transactions, without them. `reading` also works on a read-only file system.
 
         Raises StoreMissing, StoreLocked, StoreDamaged, StoreTooNew.
         """
@@ -132,16 +131,16 @@ class LocalStore(RunFiles):
         if not root.is_dir():
             raise StoreMissing(path=root)
         if not (root / LOCK_NAME).exists():
-            opening.require_store(Folder(root))  # before a lock file is left in another folder
+            opening.require_store(Folder(root))  # before leaving a lock file in a foreign folder
         return cls(root, None, command, repair=repair, reading=reading)
 
     @classmethod
     def open_or_create(
         cls, path: Path | str, make_identity: Callable[[], StoreIdentity], *, command: str
     ) -> LocalStore:
-        """Opens the store at `path`, or makes one with what `make_identity` returns; that is called only then.
+        """Opens the store at `path`, or creates one with `make_identity()`, which is only called then.
 
-        Raises what `open` does but StoreMissing, and StoreUnwritable where no store can be.
+        Raises as `open` except StoreMissing; StoreUnwritable if no store can be created there.
         """
         root = Path(path).absolute()
         opening.require_place(root)
@@ -149,7 +148,7 @@ class LocalStore(RunFiles):
         return cls(root, make_identity, command)
 
     def close(self) -> None:
-        """Closes the catalog and frees the lock; a second call does nothing."""
+        """Closes the catalog and frees the lock. Idempotent."""
         if self._closed.is_set():
             return
         self._closed.set()
@@ -168,33 +167,33 @@ class LocalStore(RunFiles):
 
     @property
     def identity(self) -> StoreIdentity:
-        """Of the current generation."""
+        """The current generation's."""
         return self.generations[self.generation].identity
 
     @property
     def generation(self) -> int:
-        """The current one."""
+        """The current one's number."""
         return next(iter(self._catalog.generations)) if self._after_switch is None else self._after_switch
 
     @property
     def generations(self) -> Mapping[int, Generation]:
-        """By number: the current one, and perhaps another."""
+        """By number: the current one, at most one other."""
         return self._catalog.generations
 
     def announce(self, url: str | None) -> None:
-        """Writes into the lock where this process takes the work of other commands; None: nowhere any more."""
+        """Writes to the lock the address where this process executes other commands' work; None: nowhere."""
         self._lock.announce(url)
 
     # The catalog's thread
 
     def submit(self, work: Callable[Concatenate[Catalog, P], T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        """Does `work` on the thread that owns the catalog, and returns what it returns."""
+        """Runs `work` on the catalog's thread and returns its result."""
         return self.begin(lambda catalog: work(catalog, *args, **kwargs)).result()
 
     ask = submit  # a query
 
     def begin(self, work: Callable[[Catalog], T]) -> Future[T]:
-        """Does work without waiting for it. Raises StoreError after `close`."""
+        """`submit` without waiting. Raises StoreError after `close`."""
         if self._closed.is_set():
             raise StoreError(message=f"The store {self.path} is closed.")
         answer = Future[T]()
@@ -202,21 +201,21 @@ class LocalStore(RunFiles):
         return answer
 
     def read(self, sql: str, params: Sequence[object] = ()) -> pa.Table:
-        """The rows that an SQL query answers. For this package and its tests."""
+        """The rows of an SQL query. For this package and its tests."""
         return self.submit(Catalog.read, sql, params)
 
     def _work(self, work: Callable[[Catalog], T], answer: Future[T]) -> None:
-        """On the catalog's thread. Nobody who waits by now for work of theirs waits for the checkpoint after it too."""
+        """On the catalog's thread. The checkpoint is queued, so that waiting work runs before it."""
         try:
             with self._catalog.at(self._after_switch):
                 answer.set_result(work(self._catalog))
         except BaseException as exc:  # noqa: BLE001  raised in the thread that waits
             answer.set_exception(exc)
-        with suppress(RuntimeError):  # the thread takes no more work: the store was closed meanwhile
+        with suppress(RuntimeError):  # closed meanwhile
             self._thread.submit(self._keep_log_short)
 
     def _keep_log_short(self) -> None:
-        if not self._closed.is_set():  # closing it makes the checkpoint as well
+        if not self._closed.is_set():  # closing makes the checkpoint
             self._catalog.keep_log_short()
 
     # Accounts and directories
@@ -225,7 +224,7 @@ class LocalStore(RunFiles):
     create_account = _on_catalog(accounts.create_account)
     credentials = _on_catalog(accounts.credentials)
     set_password = _on_catalog(accounts.set_password)
-    accounts = _on_catalog(accounts.user_ids)  # this and the next hide their modules
+    accounts = _on_catalog(accounts.user_ids)  # this and the next shadow their modules
     directories = _on_catalog(directories.directories)
 
     # Runs
@@ -250,7 +249,7 @@ class LocalStore(RunFiles):
         return self.image_key(self.run_row(run_id).account_id) if self.identity.encrypted else None
 
     def known_files(self, source: str, account_id: int) -> pa.RecordBatchReader:
-        """See `files.known_files`: read page by page, so that other work comes in between."""
+        """`files.known_files` page by page, with other work in between."""
         return in_pages(
             lambda after: self.ask(files.known_files, source, account_id, after, _KNOWN_AT_ONCE), "media_id"
         )
@@ -283,10 +282,10 @@ class LocalStore(RunFiles):
     reference_faces = _on_catalog(corrections.reference_faces)
     stored_faces = _on_catalog(corrections.stored_faces)
     whole_images = _on_catalog(media.whole_images)
-    people = _on_catalog(people.people)  # it hides its module
+    people = _on_catalog(people.people)  # shadows its module
 
     def references(self, account_id: int, directory: str) -> References:
-        """The current references of a directory; damaged segments are written again. Raises StoreDamaged, StoreFull,
+        """A directory's current references; rewrites damaged segments. Raises StoreDamaged, StoreFull,
         StoreUnwritable."""
         read = references.references
         try:
@@ -306,8 +305,8 @@ class LocalStore(RunFiles):
         return self.submit(read, account_id, directory)
 
     def fold_tails(self, least: int = 0) -> None:
-        """Writes references that are in no segment yet into some, if at least so many of a directory are. If that fails
-        they are used all the same, and it is tried again."""
+        """Writes tails of at least `least` references into segments. Errors are only logged: references work without
+        segments, and it is tried again."""
         if self._catalog.read_only:
             return
         try:
@@ -320,8 +319,8 @@ class LocalStore(RunFiles):
     # The whole store
 
     def migrate(self, progress: Progress | None = None) -> list[int]:
-        """Writes the references that are in no index segment into some, as the first use of a directory does: of a
-        store of an earlier version these are all. Returns the size of each segment."""
+        """Writes all tails into index segments, as a directory's first use does (in a store of an earlier version: all
+        references). Returns each segment's size."""
         with self.embeddings_lock:
             for part in each_generation(self):
                 if progress is not None:
@@ -334,17 +333,17 @@ class LocalStore(RunFiles):
     # Two generations
 
     def other_identity(self) -> StoreIdentity | None:
-        """Of the generation that is not the current one, if there is one."""
+        """That of the generation that is not current, if any."""
         return next((each.identity for each in self.generations.values() if each.number != self.generation), None)
 
     @property
     def newer_weights(self) -> str | None:
-        """The name of the weights of a complete generation that is newer than the current one, if there is one."""
+        """The weights' name of a complete generation newer than the current one, if any."""
         newest = max(self.generations.values(), key=lambda each: each.number)
         return newest.identity.weights if newest.complete and newest.number > self.generation else None
 
     def begin_generation(self, identity: StoreIdentity) -> int:
-        """Begins another generation beside the current one; its number. Raises ReindexUnderWay."""
+        """Begins another generation; returns its number. Raises ReindexUnderWay."""
         with self.embeddings_lock:
             return self.submit(reindex.begin, identity)
 
@@ -358,7 +357,7 @@ class LocalStore(RunFiles):
             reindex.commit_measured(self, faces, counts)
 
     def complete_generation(self) -> bool:
-        """Gives the other generation its references and their index. False: it lacks faces, and nothing is done. Raises
+        """Adds the other generation's references and index. False, with no effect, if it lacks faces. Raises
         ReindexMissing."""
         done = self.submit(reindex.complete)
         if done:
@@ -366,24 +365,23 @@ class LocalStore(RunFiles):
         return done
 
     def switch_generation(self, *, back: bool = False) -> None:
-        """Makes the newer generation the current one; with `back` the older one again. Raises ReindexMissing."""
+        """Makes the newer generation current, with `back` the older one. Raises ReindexMissing."""
         self.submit(reindex.switch, back=back)
 
     def after_switch(self) -> LocalStore:
-        """This store as it is once its newer generation is the current one: to decide a change by that. The commit of
-        the change makes it the current one in the same transaction. Raises ReindexMissing."""
+        """This store as if its newer generation were current, to compute a change with it. Committing the change
+        switches in the same transaction. Raises ReindexMissing."""
         store = copy.copy(self)
         store._after_switch = self.submit(reindex.newer)
         return store
 
     @property
     def is_after_switch(self) -> bool:
-        """Whether it is one that `after_switch` returned."""
+        """Whether `after_switch` returned it."""
         return self._after_switch is not None
 
     def drop_generation(self, *, older: bool = False) -> None:
-        """Deletes the newer generation and its files, with `older` the one that was current before. Raises
-        ReindexMissing."""
+        """Deletes the newer generation and its files, with `older` the formerly current one. Raises ReindexMissing."""
         with self.embeddings_lock:
             self.submit(reindex.drop, older=older)
         remove_builds(self.folder.path("runs"))
@@ -392,7 +390,8 @@ class LocalStore(RunFiles):
     read_table = read_table
 
     def delete_directory(self, account_id: int, name: str) -> int:
-        """Its photos may go into another directory: later runs are told nothing. The caller has its lock, if any."""
+        """Returns the number of deleted persons. Later runs may import the photos into another directory. The caller
+        holds the directory's lock, if any."""
         ids = self.submit(directories.person_ids, account_id, name)
         self.commit(Change(account_id, name, "delete_directory", USER, deleted=ids))
         self.unlink_needless()
@@ -401,7 +400,7 @@ class LocalStore(RunFiles):
     def check(self, *, repair: bool = False, progress: Callable[[str], None] | None = None) -> CheckReport:
         unfinished = self.submit(erasure.left_to_erase)
         if unfinished and not self._catalog.read_only:
-            with suppress(StoreError), self.embeddings_lock:  # what is left is reported
+            with suppress(StoreError), self.embeddings_lock:  # leftovers are reported
                 erasure.erase(self)
                 unfinished = []
         report = check_store(self, progress, unfinished)
@@ -413,11 +412,10 @@ class LocalStore(RunFiles):
         return export_store(self, to)
 
     def fold(self, min_pending: int = 1) -> int:
-        """Erases what commits removed, then compacts: moves embeddings of posted faces from the catalog into shards if
-        at least `min_pending` wait, and references into segments. Returns how many embeddings moved. Other commits may
-        come in between.
+        """Erases what commits removed; moves pending embeddings into shards if at least `min_pending` wait, and
+        references into segments. Returns the number of embeddings moved.
 
-        For a moment without much to do, and before the store is closed for long.
+        For idle times, and before the store is closed for long; other commits may run in between.
         """
         with self.embeddings_lock:
             erasure.erase(self)
@@ -432,11 +430,11 @@ class LocalStore(RunFiles):
 
     @property
     def locked(self) -> bool:
-        """Whether the images cannot be read or written yet."""
+        """Whether images are unavailable until `unlock`."""
         return self.identity.encrypted and self.master_key is None
 
     def unlock(self, master_key: MasterKey) -> None:
-        """Takes the key of an encrypted store; for a store that is not encrypted does nothing.
+        """Accepts the key of an encrypted store; no effect if the store is not encrypted.
 
         Raises MasterKeyWrong.
         """
@@ -448,9 +446,9 @@ class LocalStore(RunFiles):
         self.master_key = self._catalog.master_key = master_key
 
     def image_key(self, account_id: int) -> bytes | None:
-        """The 32 byte AES key of an account's images; None in a store that is not encrypted.
+        """The 32-byte AES key of an account's images; None if the store is not encrypted.
 
-        Raises MasterKeyMissing, and StoreDamaged where the key does not open.
+        Raises MasterKeyMissing; StoreDamaged if the key cannot be unwrapped.
         """
         if not self.identity.encrypted:
             return None
@@ -459,10 +457,10 @@ class LocalStore(RunFiles):
         return self._image_keys[account_id]
 
     def read_image(self, account_id: int, guid: str, *, at_rest: bool = False) -> tuple[bytes, str]:
-        """A stored image of the account, decrypted unless `at_rest`; and its media type, which is
-        "application/octet-stream" of what is encrypted.
+        """An image of the account, decrypted unless `at_rest`, and its media type ("application/octet-stream" if
+        encrypted).
 
-        Raises ObjectUnknown, StoreDamaged, and MasterKeyMissing.
+        Raises ObjectUnknown, StoreDamaged, MasterKeyMissing.
         """
         key = None if at_rest else self.image_key(account_id)
         sha256, media_type = self.submit(_object_row, guid)
@@ -478,17 +476,17 @@ class LocalStore(RunFiles):
     # Committing
 
     def reserve_ids(self, media: int, faces: int) -> tuple[int, int]:
-        """The first of so many media ids, and of so many face ids: no other commit gets them. A shard's face ids are
-        written into its Parquet file before its transaction, and other commits go on meanwhile."""
+        """Reserves ids; returns the first media id and the first face id. A shard's Parquet file contains its face ids
+        before its transaction, while other commits run."""
         with self._ids_lock:
             media_id, face_id = self._next_ids
             self._next_ids[:] = media_id + media, face_id + faces
         return media_id, face_id
 
     def prepare_shard(self, shard_commit: ShardCommit) -> shard.PreparedShard:
-        """Checks a shard and writes its files, for `commit_prepared`; other commits may come between the two.
+        """Checks a shard and writes its files, for `commit_prepared`; other commits may run in between.
 
-        Raises StoreError for a shard that is committed already, ids that are taken, and columns that don't fit.
+        Raises StoreError if the shard is already committed, ids are used, or columns do not fit.
         """
         tables = shard.conform(shard_commit, self.identity.embedding_size)
         self.submit(shard.check_new, shard_commit, tables)
@@ -496,23 +494,22 @@ class LocalStore(RunFiles):
         return shard.write_files(self, shard_commit, tables, key)
 
     def commit_prepared(self, prepared: shard.PreparedShard) -> list[Committed]:
-        """Commits a prepared shard durably, or nothing of it; returns what each of its changes drew.
+        """Commits a prepared shard durably and atomically; returns the results of its changes.
 
-        Raises StoreError, and TooManyDirectories where the account would hold identities in more than MAX_DIRECTORIES.
+        Raises StoreError; TooManyDirectories if the account would exceed MAX_DIRECTORIES.
         """
         return self.submit(shard.commit_rows, prepared)
 
     def settle_shard(self) -> None:
-        """What follows from a committed shard: files are deleted, and references are written into a segment when they
-        fill one. In pieces, so that requests come in between; nobody has to wait for it. After a crash the next opening
-        and loading do the rest."""
+        """Clean-up after a committed shard: deletes files, and writes references that fill a segment. Runs in pieces
+        between requests; nobody needs to wait. After a crash the next opening and loading do the rest."""
         self.unlink_needless()
         self.fold_tails(MAX_ROWS)
 
     @contextmanager
     def images_ahead(self, account_id: int, images: Sequence[Picture]) -> Iterator[dict[str, Row]]:
-        """For the block these pictures are on disk, for `commit`: writing them takes longer than the transaction, and
-        should not be done under a lock. Those that no commit takes are removed."""
+        """Within the block these pictures are on disk, for `commit`: writing them takes longer than the transaction,
+        and should not hold a lock. Discards those that no commit uses."""
         key = self.image_key(account_id)
         with cleanup.discarding_images(self, [guid for guid, _, _ in images]):
             ahead = commit.write_pictures(self.folder, images, key)
@@ -523,11 +520,11 @@ class LocalStore(RunFiles):
                 cleanup.discard_images(self, list(ahead))
 
     def commit(self, change: Change, ahead: dict[str, Row] | None = None) -> Committed:
-        """Commits a change of a directory durably, or nothing of it; `unlink_needless` is to follow. `ahead`: from
-        `images_ahead`; it loses the pictures that the commit takes. Calls of several threads share a transaction where
-        they can; each succeeds or fails by itself.
+        """Commits a change of a directory durably and atomically; call `unlink_needless` afterwards. `ahead`, from
+        `images_ahead`, loses the pictures used.
 
-        Raises StoreError where something does not fit, DirectoryUnknown and TooManyDirectories.
+        Concurrent calls may share a transaction; each succeeds or fails alone. Raises StoreError for contradictions,
+        DirectoryUnknown, TooManyDirectories.
         """
         ahead = {} if ahead is None else ahead
         guids = [guid for guid, _, _ in change.pictures.values()]
@@ -541,17 +538,17 @@ class LocalStore(RunFiles):
             return self._group.commit(change, rows)
 
     def unlink_needless(self) -> None:
-        """Deletes the files that commits made needless: thousands after the undo of a regroup. Logs an error."""
+        """Deletes files that commits made unneeded (thousands after undoing a regroup). Errors are only logged."""
         cleanup.unlink_after_commit(self)
 
     def require_unlinked(self) -> None:
-        """The same, but raises CleanUpLeft."""
+        """`unlink_needless` that raises CleanUpLeft."""
         with cleaning_up(self.path):
             cleanup.unlink_pending(self)
 
 
 def _object_row(catalog: Catalog, guid: str) -> tuple[str, str]:
-    """SHA-256 at rest and media type. Raises ObjectUnknown."""
+    """SHA-256 at rest, media type. Raises ObjectUnknown."""
     rows = catalog.rows("SELECT sha256, media_type FROM core.objects WHERE image_guid = ?", [guid])
     if not rows:
         raise ObjectUnknown
@@ -568,7 +565,7 @@ def _close_catalog(catalog: Catalog) -> None:
 def _open(
     folder: Folder, make_identity: Callable[[], StoreIdentity] | None, repair: bool, read_only: bool
 ) -> tuple[Catalog, list[Problem]]:
-    """Under the lock, on the catalog's thread."""
+    """Requires the lock; on the catalog's thread."""
     if make_identity is None:
         opening.require_store(folder)
     elif not opening.has_store(folder.root):

@@ -1,6 +1,6 @@
-"""The master key: from the settings, or from a key file, which is made on first use.
+"""The master key, from the settings or a key file, which is made on first use.
 
-A key file is one line of base64 (32 bytes) that only its owner may read. It is never overwritten: without the key the
+A key file is one line of base64 (32 bytes), readable only by its owner. It is never overwritten: without the key the
 images are lost.
 """
 
@@ -23,21 +23,21 @@ from pipeline.store.files.crypto import KEY_BYTES, MasterKey
 from pipeline.store.files.durable import sync
 
 _SETTING = "the setting security.master_key"
-_FILE_BYTES = 4096  # more than any key file has
+_FILE_BYTES = 4096  # longer than any key file
 _OWNER_ONLY = 0o700
 
 
 def key_file(settings: SecuritySettings) -> Path:
-    """The file that holds the master key where no setting gives the key itself. It need not exist."""
+    """The key file to use if no setting gives the key itself; it may not exist."""
     if settings.master_key_file:
         return Path(settings.master_key_file).expanduser().absolute()
     return platformdirs.user_config_path("facepipe") / "master.key"
 
 
 def load_master_key(settings: SecuritySettings, store: Path) -> MasterKey:
-    """The master key that the settings name, for `store`.
+    """The master key from the settings, for `store`.
 
-    Raises MasterKeyMissing where there is none, UsageError where what there is cannot be used.
+    Raises MasterKeyMissing if there is none, UsageError if it is unusable.
     """
     if settings.master_key:
         if settings.master_key_file:
@@ -51,7 +51,7 @@ def load_master_key(settings: SecuritySettings, store: Path) -> MasterKey:
 
 
 def load_or_make_master_key(settings: SecuritySettings, store: Path) -> MasterKey:
-    """The same for a new encrypted store: where there is no key file, one with a random key is made, durably.
+    """`load_master_key` for a new encrypted store: durably makes a key file with a random key if there is none.
 
     Raises UsageError.
     """
@@ -64,7 +64,7 @@ def load_or_make_master_key(settings: SecuritySettings, store: Path) -> MasterKe
 
 
 def _read(path: Path) -> bytes:
-    """Raises FileNotFoundError, and UsageError where the file is not a key, or others may read it."""
+    """Raises FileNotFoundError; UsageError if the file is not a key, or readable by others."""
     try:
         with path.open("rb") as file:
             mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
@@ -79,7 +79,7 @@ def _read(path: Path) -> bytes:
 
 
 def _decoded(text: str, source: str) -> bytes:
-    """The key of a base64 text. The error does not quote the text: it may be a key with a typing error."""
+    """Decodes a base64 key. The error does not quote the text, which may be a mistyped key."""
     try:
         data = base64.b64decode(text.strip(), validate=True)
     except (binascii.Error, ValueError):
@@ -94,7 +94,7 @@ def _refuse(what: str) -> NoReturn:
 
 
 def _make(path: Path) -> bool:
-    """Makes a key file, durably or not at all; False where another process was first."""
+    """Makes a key file durably, or not at all; False if another process was first."""
     try:
         _make_folder(path.parent)
         fd, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)  # mode 0600
@@ -104,7 +104,7 @@ def _make(path: Path) -> bool:
                 file.flush()
                 os.fsync(file.fileno())
             with suppress(FileExistsError):
-                path.hardlink_to(temporary)  # a rename would overwrite
+                path.hardlink_to(temporary)  # unlike a rename, does not overwrite
                 return True
             return False
         finally:

@@ -1,8 +1,8 @@
-"""What goes into a store and comes out of it: dataclasses, and the Arrow schemas of their tables.
+"""Input and output of a store: dataclasses, and the Arrow schemas of their tables.
 
-The schemas are the interface of an open store, not the format on disk (see FORMAT.md). Boxes are xyxy and landmarks
-(x, y) pairs in pixels of the upright original; hashes are lower-case hexadecimal, and SHA-256 but for those of pixels;
-directories are given by name and belong to the account of the commit.
+The schemas are an open store's interface, not its format on disk (FORMAT.md). Boxes are xyxy, landmarks (x, y) pairs,
+in pixels of the upright original. Hashes are lower-case hexadecimal, SHA-256 except those of pixels. Directories are
+names, within the commit's account.
 """
 
 from __future__ import annotations
@@ -22,31 +22,31 @@ from pipeline.store.files.segments import Segment
 from pipeline.store.schema import TABLES, arrow_schema
 from pipeline.types import FORGOTTEN, FloatArray, IntArray, Measured
 
-USER, API, LABEL, RUN = "user", "api", "label", "run"  # the origin of a change
-INSERT, UPDATE, MERGE = "insert", "update", "merge"  # kinds of changes; INSERT: that only inserts and counts
-# Kinds of changes that delete persons with all of theirs, or photos.
+USER, API, LABEL, RUN = "user", "api", "label", "run"  # origins of changes
+INSERT, UPDATE, MERGE = "insert", "update", "merge"  # kinds of changes; INSERT only inserts and counts
+# Kinds that delete persons with all their data, or photos.
 NEVER_UNDONE: Final = frozenset(
     {"delete", "delete_merged", "delete_directory", "forget", "forget_photos", "replace_photos"}
 )
-COUNTERS: Final = ("occurrence", "last_occurrence_at")  # columns of a person that say how often it was seen
+COUNTERS: Final = ("occurrence", "last_occurrence_at")  # person columns
 
-# Media, without what the commit of a shard knows: `row` is that of the run's manifest, from 0; `extra` is a JSON
-# object; `duplicate_of` is the media_id whose faces were used.
+# Media without what the commit adds. `row`: of the run's manifest, from 0; `extra`: a JSON object; `duplicate_of`: the
+# media_id whose faces were used.
 MEDIA_SCHEMA = arrow_schema(
     "media",
     without={"run_id", "shard", "account_id", "added_at", "gone_at"},
     required={"media_id", "row", "path", "directory", "status"},
 )
 _WHY: Final = {"similarity_score", "rejection_reasons"}
-# Faces with their detections: `ordinal` is the place in the photo, from the largest face, from 0; `rejection_reasons`
-# are comma-joined; `landmarks` are five points, x and y.
+# Faces and detections. `ordinal`: place in the photo, largest face first, from 0; `rejection_reasons`: comma-joined;
+# `landmarks`: five points, x and y.
 FACES_SCHEMA = pa.schema(
     [
         *arrow_schema("faces", required={"face_id", "media_id", "ordinal", "outcome"}),
         *arrow_schema("detections", without={"generation", "face_id"}, required=TABLES["detections"].keys() - _WHY),
     ]
 )
-# Faces that another generation measured again: their detections, and a vector (little-endian float32), or none.
+# Faces measured by another generation: detection, and a vector (little-endian float32) or null.
 MEASURED_SCHEMA = pa.schema(
     [
         pa.field("face_id", pa.int64(), nullable=False),
@@ -54,33 +54,33 @@ MEASURED_SCHEMA = pa.schema(
         pa.field("embedding", pa.binary()),
     ]
 )
-# In what state the files of media were read; null if that does not tell whether they changed since.
+# The state in which files were read; null if it cannot prove that they are unchanged.
 FILES_SCHEMA = arrow_schema("files", ("media_id", "mtime_ns", "ctime_ns", "inode"), required={"media_id"})
-# A row that the store has of a source: see `known_files`.
+# See `known_files`.
 KNOWN_FILES_SCHEMA = arrow_schema("files", without={"source", "account_id"}).insert(3, pa.field("sha256", pa.string()))
-# A file that was read again and has not changed: media_id, bytes, mtime_ns, ctime_ns, inode.
+# A file that was read again and is unchanged: media_id, bytes, mtime_ns, ctime_ns, inode.
 ReadAgain: TypeAlias = tuple[int, int, int, int, int]
-Move: TypeAlias = tuple[str, str, str]  # a file's old path, its directory, its new path
-Label: TypeAlias = tuple[str | None, str | None]  # what a source says of a photo: name and external id
-MediaLabel: TypeAlias = tuple[int, str | None, str | None]  # media_id, and its label
-# The same for a label that is another than before; and whether the photo's bytes are the same. If they are not, the
-# label counts among those of a person, and nothing follows from it.
+Move: TypeAlias = tuple[str, str, str]  # old path, directory, new path
+Label: TypeAlias = tuple[str | None, str | None]  # name and external id of a photo
+MediaLabel: TypeAlias = tuple[int, str | None, str | None]  # media_id, label
+# MediaLabel of a changed label, and whether the photo's bytes are unchanged. If they changed, the label counts among
+# its person's labels, but changes nothing.
 LabelChange: TypeAlias = tuple[int, str | None, str | None, bool]
 
 
 @dataclass(frozen=True)
 class SourceMove:
-    """A source that is at another path than before, and how the paths of its rows follow."""
+    """A source that moved, and how the paths of its rows change."""
 
     old: str
-    prefixes: Sequence[tuple[str, str]]  # how a path began, and how it begins now; the first that fits
+    prefixes: Sequence[tuple[str, str]]  # old and new prefix; the first match counts
 
     def path(self, path: str) -> str:
-        """Where a file is now."""
+        """The file's new path."""
         return _replaced_prefix(path, self.prefixes)
 
     def former(self, path: str) -> str:
-        """Where a file was that is now at the path."""
+        """The old path of the file now at `path`."""
         return _replaced_prefix(path, [(new, old) for old, new in self.prefixes])
 
 
@@ -90,41 +90,40 @@ def _replaced_prefix(path: str, prefixes: Sequence[tuple[str, str]]) -> str:
 
 @dataclass(frozen=True)
 class SourceSummary:
-    """A source, and how much the store has of it."""
+    """A source and its number of photos in the store."""
 
     source: str
-    kind: str  # of its last run: folder, csv, jsonl, parquet
+    kind: str  # of the last run: folder, csv, jsonl, parquet
     photos: int
 
 
 @dataclass(frozen=True)
 class ScanNotes:
-    """What a scan found of rows that the store has."""
+    """Scan results on rows in the store."""
 
     read_again: Sequence[ReadAgain] = ()
     moved: Sequence[Move] = ()
-    gone: Sequence[int] = ()  # media that were missed
-    back: Sequence[int] = ()  # media that were missed, and are there again
-    source: SourceMove | None = None  # before all else; the paths above are those of after it
-    forgotten: Sequence[str] = ()  # where files of a moved source are now that were forgotten at their former paths
+    gone: Sequence[int] = ()  # media found missing
+    back: Sequence[int] = ()  # missing media that are back
+    source: SourceMove | None = None  # applied first; the paths above are the new ones
+    forgotten: Sequence[str] = ()  # new paths, in a moved source, of files forgotten at their old paths
 
     def __bool__(self) -> bool:
         return bool(self.read_again or self.changes)
 
     @property
     def changes(self) -> bool:
-        """Whether the source is another than before; files that were only read again are not."""
+        """Whether the source changed; files that were only read again do not count."""
         return bool(self.source or self.moved or self.gone or self.back)
 
 
-# Faces of photos that were extracted again, by what tells them whatever the path is; each has an embedding or a reason
-# why there is none.
+# Faces of photos extracted again, identified independently of the path; each has an embedding or a reason why not.
 DECODED_SCHEMA = pa.schema(
     [
         pa.field("sha256", pa.string(), nullable=False),  # of the photo
         pa.field("ordinal", pa.int32(), nullable=False),
         pa.field("embedding", pa.binary()),  # little-endian float32
-        pa.field("crop", pa.binary()),  # the picture to store; null: it is cut from the photo when it is needed
+        pa.field("crop", pa.binary()),  # the picture to store; null: cut from the photo when needed
         pa.field("reason", pa.string()),
         pa.field("model", pa.string()),  # `StoreIdentity.model`
     ]
@@ -132,14 +131,14 @@ DECODED_SCHEMA = pa.schema(
 
 
 def embeddings_schema(size: int) -> pa.Schema:
-    """Embeddings of faces: `face_id` and `size` float32 numbers each, L2 norm 1."""
+    """`face_id` and `embedding`: `size` float32 numbers, L2 norm 1."""
     kinds = {"face_id": pa.int64(), "embedding": pa.list_(pa.float32(), size)}
     return pa.schema([pa.field(name, kind, nullable=False) for name, kind in kinds.items()])
 
 
 @dataclass(frozen=True)
 class StoreIdentity:
-    """The model of a store and what made its numbers. It doesn't change in one generation."""
+    """The model and settings behind a store's numbers; constant within a generation."""
 
     embedder: str
     weights: str
@@ -151,35 +150,35 @@ class StoreIdentity:
     output_settings: Mapping[str, Any]
     output_hash: str
     encrypted: bool = False  # images at rest
-    master_key_id: str | None = None  # of the key that wraps the accounts' image keys; None: not encrypted
-    # 32 hexadecimal digits, under which pixels are hashed; a secret. None: the store is older and has SHA-256.
+    master_key_id: str | None = None  # of the key that wraps the image keys; None: not encrypted
+    # Key of pixel hashes, 32 hexadecimal digits; a secret. None: an older store, which uses SHA-256.
     pixel_key: str | None = field(default=None, repr=False)
 
     @property
     def model(self) -> str:
-        """Tells it from every other model, or way to measure faces."""
+        """Identifies the model and the way faces are measured."""
         told = [self.weights_sha256, self.preprocessing, self.mode, self.output_settings]
         return hashlib.sha256(json.dumps(told, sort_keys=True, default=dict).encode()).hexdigest()
 
 
 @dataclass(frozen=True)
 class Generation:
-    """A model, and what it made of the store's faces."""
+    """A model and its results for the store's faces."""
 
     number: int
     identity: StoreIdentity
-    complete: bool  # else it is being built: not all faces have their vector yet
+    complete: bool  # False: in progress, some faces lack their vector
 
 
 @dataclass(frozen=True)
 class RunRow:
-    """One run. `state`: scanning (the manifest is being written), open (shards are being committed), finished."""
+    """A run. `state`: scanning (writing the manifest), open (committing shards), finished."""
 
     run_id: str
     source: str
     source_kind: str
     account_id: int
-    directory: str  # the default of rows that name none
+    directory: str  # default for rows without one
     settings: Mapping[str, Any]
     state: str
     rows: int | None  # None while scanning
@@ -191,60 +190,60 @@ class RunRow:
 
 @dataclass(frozen=True)
 class RunCounts:
-    """What runs brought, and the persons of their account."""
+    """Results of runs, and the persons of their account."""
 
     statuses: dict[str, int]  # of images
     outcomes: dict[str, int]  # of faces
     rejections: dict[str, int]  # of rejected faces, by quality measure
-    persons: int  # in all directories; a merged set is one
+    persons: int  # in all directories; a merged set counts once
     label_conflicts: list[dict[str, Any]]
     shared_external_ids: list[dict[str, Any]]
 
 
 @dataclass(frozen=True)
 class PhotoRecord:
-    """What became of a file."""
+    """The result for a file."""
 
     status: str
     faces: int
     person_id: str | None  # of the largest face
-    rejection: str | None  # of the largest face: the quality measures, comma-joined
+    rejection: str | None  # quality measures, comma-joined, by which the largest face was rejected
 
 
 @dataclass(frozen=True, slots=True)
 class PersonRecord:
-    """One identity and its current reference, as the catalog holds it. Times are UTC, naive."""
+    """An identity and its current reference. Times are UTC, naive."""
 
     person_id: str  # UUID text
     last_occurrence_at: datetime
     added_at: datetime
     modified_at: datetime
-    seq: int = 0  # the order of insertion; 0 in a commit that inserts the person: the store draws the number
+    seq: int = 0  # insertion order; 0 in an inserting commit: the store assigns it
     name: str | None = None
     first_name: str | None = None
     last_name: str | None = None
     external_id: str | None = None
     parent_id: str | None = None  # set by a merge
     tags: tuple[str, ...] = ()
-    metadata: str | None = None  # a JSON object: what else clients keep of the person, as they sent it
+    metadata: str | None = None  # JSON object: further client fields, as sent
     ignored: bool = False
     occurrence: int = 1
-    image_guid: str | None = None  # None: no face of this person is known, or the known one's photo can't be read
+    image_guid: str | None = None  # None: no face of this person is known, or its photo cannot be read
 
     @classmethod
     def new(cls, person_id: str, now: datetime, **fields: Any) -> PersonRecord:
-        """A person that is being inserted; the guid of its picture is not known yet."""
+        """A person to be inserted; its image guid is not known yet."""
         return cls(person_id, now, now, now, **{"image_guid": "", **fields})
 
     @property
     def further_fields(self) -> dict[str, Any]:
-        """The metadata by name."""
+        """The parsed metadata."""
         return dict(json.loads(self.metadata)) if self.metadata else {}
 
 
 @dataclass(frozen=True)
 class PersonRows:
-    """Rows of persons, from which `records` are made."""
+    """Rows of persons, for `records`."""
 
     number: int  # of the last commit that they show
     table: pa.Table
@@ -257,7 +256,7 @@ class PersonRows:
 def _person_values(table: pa.Table, name: str) -> list[Any]:
     column = table[name]
     if pa.types.is_timestamp(column.type):
-        return list(column.to_numpy().astype(object))  # datetimes, ten times as fast as `to_pylist`
+        return list(column.to_numpy().astype(object))  # datetimes, ten times faster than `to_pylist`
     values = column.to_pylist()
     if name == "tags":
         return [tuple(json.loads(text)) if text else () for text in values]
@@ -266,30 +265,29 @@ def _person_values(table: pa.Table, name: str) -> list[Any]:
 
 @dataclass(frozen=True)
 class Merges:
-    """How many persons a directory has, and who of them is merged with whom."""
+    """A directory's number of persons, and its merges."""
 
     number: int  # of the last commit that they show
     count: int
-    parents: Mapping[str, str]  # of those who have one, in the order of insertion
+    parents: Mapping[str, str]  # of those with a parent, in insertion order
 
 
 @dataclass(frozen=True)
 class References:
-    """The current references of one directory in the order in which they came: those of its segments, which are open,
-    then the tail, n of them."""
+    """A directory's current references, in insertion order: those of its open segments, then the tail of n."""
 
     number: int  # of the last commit that they show
     segments: Sequence[Segment]
     vectors: FloatArray  # [n, d], L2 norm 1
     orders: IntArray  # [n] `PersonRecord.seq`
     person_ids: Sequence[str]
-    image_hashes: Sequence[tuple[str, ...]]  # of the reference's media: sha256 of its bytes, hash of its pixels
+    image_hashes: Sequence[tuple[str, ...]]  # of the photo: sha256, pixel hash
     boxes: FloatArray  # [n, 4] xyxy
 
 
 @dataclass(frozen=True)
 class PostedImage:
-    """The image of a request that brings a reference. The image itself is not kept."""
+    """A request's image that provides a reference. The image itself is not stored."""
 
     sha256: str  # of its bytes
     pixel_hash: str
@@ -297,26 +295,26 @@ class PostedImage:
     width: int
     height: int
     format: str
-    name: str | None  # that the request gave for the largest face
+    name: str | None  # given by the request for the largest face
     external_id: str | None
 
 
 @dataclass(frozen=True)
 class ReferenceOrigin:
-    """The face that a person's reference was made from."""
+    """The face behind a person's reference."""
 
     qualities: tuple[float, ...]  # as QUALITIES
-    added_at: datetime  # when its image came into the store
+    added_at: datetime  # when its image was added to the store
     path: str | None  # of its photo; None: it was posted
 
 
 @dataclass(frozen=True)
 class PostedFace:
-    """A face of a posted image that becomes the reference of a person."""
+    """A face of a posted image that becomes a person's reference."""
 
     face_id: int
     person_id: str
-    ordinal: int  # in the posted image, from the largest face, from 0
+    ordinal: int  # in the image, largest first, from 0
     outcome: str  # "inserted", or "matched": it replaces the person's reference
     similarity_score: float
     fields: Mapping[str, Any]  # x1 y1 x2 y2, landmarks, confidence and the three qualities, as in FACES_SCHEMA
@@ -324,7 +322,7 @@ class PostedFace:
 
 @dataclass(frozen=True)
 class PostedPhoto:
-    """A posted image, and the faces that are stored of it."""
+    """A posted image and its stored faces."""
 
     media_id: int
     image: PostedImage
@@ -333,16 +331,16 @@ class PostedPhoto:
 
 @dataclass(frozen=True)
 class FaceVector:
-    """What a face is recognised by."""
+    """The data by which a face is recognised."""
 
     embedding: FloatArray  # [d] float32
-    image_hashes: tuple[str, ...]  # of its image: SHA-256 of the bytes, hash of the pixels
+    image_hashes: tuple[str, ...]  # of its image: SHA-256, pixel hash
     box: tuple[float, float, float, float]  # xyxy in pixels of the upright image
 
 
 @dataclass(frozen=True)
 class StoredFace:
-    """A face of a photo or of a posted image, and whose it is."""
+    """A face of a photo or posted image, and its person."""
 
     face_id: int
     person_id: str | None
@@ -355,7 +353,7 @@ class StoredFace:
     y1: float
     x2: float
     y2: float
-    quality: float  # the product of the three
+    quality: float  # product of the three qualities
     has_embedding: bool
     media_id: int
     width: int | None  # of the photo
@@ -368,71 +366,71 @@ class StoredFace:
 
     @property
     def area(self) -> float:
-        """Of the box, in pixels."""
+        """Of the box, in square pixels."""
         return (self.x2 - self.x1) * (self.y2 - self.y1)
 
 
 @dataclass(frozen=True)
 class LabelledPhoto:
-    """A photo of a source with its label, and whose its largest face is."""
+    """A source's photo with its label, and the person of its largest face."""
 
     media_id: int
     path: str
     label: str | None  # as `known_files` has it
-    face_id: int | None  # None: it shows no face
+    face_id: int | None  # None: no face
     person_id: str | None
     outcome: str | None
 
 
 @dataclass(frozen=True)
 class FaceToRegroup:
-    """A face of a directory with what a gate asks of it."""
+    """A face with the input of a quality gate."""
 
     stored: StoredFace
     qualities: tuple[float, float, float]  # as QUALITIES
-    named: bool  # its photo has a name, which is that of a larger face
-    reference: bool  # its person is known by it
+    named: bool  # its photo has a name, but for a larger face
+    reference: bool  # it is its person's reference
     ordinal: int  # in its photo
     pixel_hash: str | None  # of its photo
 
 
 @dataclass(frozen=True)
 class Fact:
-    """What a user or a label states of a face, or of two persons."""
+    """A constraint by a user or a label, on a face or two persons."""
 
     kind: str  # is, is_not, nobody, not_same
     face_id: int | None = None
     person_id: str | None = None
     other_id: str | None = None  # of not_same: the larger id
-    correction_id: int | None = None  # these three: None until it is committed
+    correction_id: int | None = None  # this and the next two: None until committed
     origin: str | None = None
     stated_at: datetime | None = None
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows as they are before a correction, or after it: exactly those, and those columns, that it changes."""
+    """Exactly the rows and columns that a correction changes, before or after it."""
 
-    persons: Mapping[str, Mapping[str, Any] | None] = field(default_factory=dict)  # by id; None: there is none
+    persons: Mapping[str, Mapping[str, Any] | None] = field(default_factory=dict)  # by id; None: missing
     faces: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)  # by face id
     references: Mapping[str, int | None] = field(default_factory=dict)  # person id -> face id
     facts: Sequence[Fact] = ()
 
     @cached_property
     def texts(self) -> dict[str, str]:
-        """All but the facts, as JSON: name -> text."""
+        """All but the facts, as JSON by name."""
         encode = json.JSONEncoder(default=str, sort_keys=True).encode
         texts = {}
         for name in ("persons", "faces", "references"):
             table: Mapping[Any, Any] = getattr(self, name)
-            # Row by row: one call for thousands would keep all other threads waiting for 0.2 s.
+            # Row by row: one call for thousands would block other threads for 0.2 s.
             rows = [f"{encode(str(key))}: {encode(table[key])}" for key in sorted(table)]
             texts[name] = "{" + ", ".join(rows) + "}"
         return texts
 
     @cached_property
     def person_ids(self) -> set[str]:
-        """Everybody whom they show."""
+        """All persons in the rows."""
         shown: set[str | None] = {*self.persons, *self.references}
         shown.update(columns["parent_id"] for columns in self.persons.values() if columns and "parent_id" in columns)
         shown.update(columns["person_id"] for columns in self.faces.values())
@@ -446,30 +444,30 @@ Picture: TypeAlias = tuple[str, bytes, str]  # guid, bytes and media type
 
 @dataclass(frozen=True)
 class Change:
-    """A change of one directory by a request, a correction or a shard. It is committed as a whole or not at all."""
+    """An atomic change of one directory, by a request, correction or shard."""
 
     account_id: int
     directory: str
-    kind: str = INSERT  # as `CorrectionRequest.kind`; update or merge: what a post changes beside; replace_photos
+    kind: str = INSERT  # a `CorrectionRequest.kind`, replace_photos, or what a post also does: update or merge
     origin: str = API
     before: Rows = Rows()
     after: Rows = Rows()
-    seen: Mapping[str, int] = field(default_factory=dict)  # person id -> how many more photos show the person
-    seqs: Mapping[str, int] = field(default_factory=dict)  # of persons that are stored: their rows are found by it
+    seen: Mapping[str, int] = field(default_factory=dict)  # person id -> number of additional photos
+    seqs: Mapping[str, int] = field(default_factory=dict)  # of stored persons: finds their rows
     photo: PostedPhoto | None = None
-    replaced: Sequence[str] = ()  # persons whose reference is deleted for good, because `photo` has another
-    pictures: Mapping[str, Picture] = field(default_factory=dict)  # by person, of new references that have one
+    replaced: Sequence[str] = ()  # persons whose reference `photo` permanently replaces
+    pictures: Mapping[str, Picture] = field(default_factory=dict)  # by person, of new references with a picture
     vectors: Mapping[int, FaceVector] = field(default_factory=dict)  # of new references, by face id
-    admitted: Mapping[int, FloatArray] = field(default_factory=dict)  # vectors of faces that were rejected, by face id
+    admitted: Mapping[int, FloatArray] = field(default_factory=dict)  # vectors of formerly rejected faces, by face id
     measured: Mapping[int, Measured] = field(
         default_factory=dict
-    )  # by the other generation, if there is one: as `vectors`
-    undoes: int | None = None  # of the kinds undo and redo: the correction that is undone or redone
-    deleted: Sequence[str] = ()  # persons that are deleted with all their faces
-    remembered: Set[str] = frozenset()  # kinds of digests that are kept of them, see `catalog.forgotten`
-    leaving: Sequence[int] = ()  # media of runs that are deleted with their faces
+    )  # as `vectors`, by the other generation if there is one: its model measured the faces
+    undoes: int | None = None  # of undo and redo: the affected correction
+    deleted: Sequence[str] = ()  # persons deleted with all their faces
+    remembered: Set[str] = frozenset()  # kinds of digests kept of them, see `catalog.forgotten`
+    leaving: Sequence[int] = ()  # media of runs deleted with their faces
     leaving_status: str = FORGOTTEN
-    labels: Sequence[MediaLabel] = ()  # that are noted with it
+    labels: Sequence[MediaLabel] = ()  # stored with it
 
     @cached_property
     def persons(self) -> set[str]:
@@ -478,12 +476,12 @@ class Change:
 
     @property
     def gone(self) -> list[str]:
-        """The persons that are deleted."""
+        """The deleted persons."""
         return [*self.deleted, *(person_id for person_id, columns in self.after.persons.items() if columns is None)]
 
     @property
     def is_logged(self) -> bool:
-        """Whether it is more than insertions and counts."""
+        """Whether it does more than insert and count."""
         return self.kind != INSERT
 
     @property
@@ -492,7 +490,7 @@ class Change:
 
     @property
     def is_of_faces(self) -> bool:
-        """Whether it changes what earlier faces were decided by: whose a face is, what is stated, or who there is."""
+        """Whether it changes the basis of earlier decisions: persons of faces, constraints, or which persons exist."""
         rows = self.logged
         return bool(self.leaving or self.deleted) or any(
             each.faces or each.references or each.facts or None in each.persons.values() for each in rows
@@ -500,8 +498,7 @@ class Change:
 
     @cached_property
     def logged(self) -> tuple[Rows, Rows]:
-        """The rows before and after it that the log keeps for an undo. A new person stays when a post is undone, and so
-        does a reference that it replaced."""
+        """The rows before and after it that are logged for an undo. Undoing a post keeps new persons and references."""
         if not self.can_be_undone:
             return Rows(), Rows()
         if self.photo is None:
@@ -518,50 +515,50 @@ class Change:
         return Rows(before), Rows(after)
 
     def prepare(self) -> None:
-        """Makes the texts of the log: for thousands of rows that takes as long as the transaction."""
+        """Caches the log texts: thousands of rows take as long as the transaction."""
         for rows in self.logged:
             _ = rows.person_ids, self.undoes is not None or rows.texts
 
 
 @dataclass(frozen=True)
 class Committed:
-    """What the commit of a change drew."""
+    """Values assigned by a change's commit."""
 
     number: int  # of the transaction
     at: datetime  # UTC
     seqs: Mapping[str, int]  # of new persons
-    correction_id: int | None  # of its row in the log; None: it has none
+    correction_id: int | None  # in the log; None: not logged
 
 
 @dataclass(frozen=True)
 class Correction:
-    """A correction that was made."""
+    """A correction in the log."""
 
     correction_id: int
     kind: str
-    undoes: int | None  # of an undo or a redo: the correction that it is about
-    what: str  # the kind of that one; else its own
+    undoes: int | None  # of an undo or redo: the affected correction
+    what: str  # that one's kind; otherwise its own
     made_at: datetime  # UTC
     before: Rows
     after: Rows
     undone_at: datetime | None  # UTC
-    merges_only: bool  # its rows are not complete: it deleted somebody, or somebody whom it showed was deleted later
-    by_other_model: bool  # it was made, or one after it, while the store answered by another generation
+    merges_only: bool  # its rows are incomplete: it deleted persons, or some of its persons were deleted later
+    by_other_model: bool  # it, or a later correction, was made with another generation in use
 
 
 @dataclass(frozen=True)
 class Seen:
-    """What the sender of a correction had before it. The correction is refused if one of these persons was corrected
-    since by somebody else."""
+    """The version that the sender of a correction saw. The correction is refused if somebody else corrected one of
+    these persons since."""
 
     at: datetime  # UTC
     person_ids: Sequence[str]
-    own: Sequence[int] = ()  # corrections that the sender made, or took back
+    own: Sequence[int] = ()  # corrections that the sender made or undid
 
 
 @dataclass(frozen=True)
 class CorrectedSince:
-    """A correction that was made or taken back meanwhile."""
+    """A correction made or undone meanwhile."""
 
     correction_id: int
     kind: str
@@ -571,32 +568,32 @@ class CorrectedSince:
 
 @dataclass(frozen=True)
 class ChangeEntry:
-    """A change of people, for readers that keep a copy of them."""
+    """A change of people, for readers that keep a copy."""
 
     commit: int
     position: int  # in the commit
-    kind: str  # insert, reference (it was replaced), or as in the log: merge, undo, forget, replace_photos, ...
-    origin: str | None  # user, api, label, run; None of insertions and references
-    at: datetime | None  # UTC; None of references
+    kind: str  # insert, reference (replaced), or a log kind: merge, undo, forget, replace_photos, ...
+    origin: str | None  # user, api, label, run; None for insertions and references
+    at: datetime | None  # UTC; None for references
     account: str  # user id
     directory: str | None  # None: it was deleted
-    persons: Sequence[str]  # ids of those who changed, or are another's now; what they are now is to be asked
-    gone: Sequence[str]  # ids of those who were deleted: a reader drops them
-    undoes: tuple[int, int] | None  # commit and position of the change that this one undoes or redoes
+    persons: Sequence[str]  # changed or merged into another; current values must be requested
+    gone: Sequence[str]  # deleted: readers drop them
+    undoes: tuple[int, int] | None  # commit and position of the undone or redone change
 
 
 @dataclass(frozen=True)
 class ChangesPage:
-    """Changes in their order."""
+    """Changes in order."""
 
     entries: Sequence[ChangeEntry]
-    next: int  # what to ask for next, as `since`
-    more: bool  # whether there are more now
+    next: int  # the next `since`
+    more: bool  # more are available
 
 
 @dataclass(frozen=True)
 class PersonChange:
-    """New values for the fields of a person: None leaves a field as it is, "" or an empty list removes it."""
+    """New field values of a person: None keeps a field, "" or an empty list removes it."""
 
     name: str | None = None
     first_name: str | None = None
@@ -604,8 +601,8 @@ class PersonChange:
     external_id: str | None = None
     tags: Sequence[str] | None = None
     ignored: bool | None = None
-    metadata: Mapping[str, Any] = field(default_factory=dict)  # further fields as JSON has them; None removes one
-    joined: bool = False  # no name was sent: it is the first and the last, as far as they were
+    metadata: Mapping[str, Any] = field(default_factory=dict)  # further JSON fields; None removes one
+    joined: bool = False  # no name was sent: it is joined from the first and last name, if given
 
 
 NO_CHANGE: Final = PersonChange()
@@ -613,50 +610,50 @@ NO_CHANGE: Final = PersonChange()
 
 @dataclass(frozen=True)
 class CorrectionRequest:
-    """What is to be put right. Each kind takes the persons and faces that its name says."""
+    """A requested correction. Each kind uses the persons and faces that its name implies."""
 
     account_id: int
     directory: str
-    # name, update, hide, unhide, merge, unmerge, split, move, not_same, delete (a record), delete_merged (all that are
-    # merged with it), forget, forget_photos, regroup, label, undo (of an undo: it is logged as a redo).
+    # name, update, hide, unhide, merge, unmerge, split, move, not_same, delete (a record), delete_merged (its whole
+    # merged set), forget, forget_photos, regroup, label, undo (undoing an undo is logged as a redo).
     kind: str
-    person_ids: Sequence[str] = ()  # of a move: the person, or none
+    person_ids: Sequence[str] = ()  # of a move: the person, or empty
     face_ids: Sequence[int] = ()
-    change: PersonChange = NO_CHANGE  # of the persons; of a merge: of its root
-    anyway: bool = False  # merges persons although a constraint says that they are two
+    change: PersonChange = NO_CHANGE  # of the persons; for a merge, its root
+    anyway: bool = False  # overrides a cannot-link constraint in a merge
     origin: str = USER
     gate: MatchSettings | None = None  # of regroup
-    dry_run: bool = False  # of regroup and undo: only says what it would do
-    decoded: str | None = None  # of regroup, to a server: the file with faces that were extracted again
-    correction_id: int | None = None  # of undo; None: the last one of `undo_origin` that is in force
+    dry_run: bool = False  # of regroup and undo: only report
+    decoded: str | None = None  # of regroup, to a server: file with faces extracted again
+    correction_id: int | None = None  # of undo; None: the last of `undo_origin` in force
     undo_origin: str = USER
     media_ids: Sequence[int] = ()  # of forget_photos
-    labels: Sequence[LabelChange] = ()  # of label: what the source says now
-    seen: Seen | None = None  # None: it is made whatever happened meanwhile
+    labels: Sequence[LabelChange] = ()  # of label: the source's current labels
+    seen: Seen | None = None  # None: not validated
 
 
 @dataclass(frozen=True)
 class FaceMove:
-    """A face that is another person's, or nobody's, than before."""
+    """A face whose person changed."""
 
     face_id: int
     path: str | None  # of its photo; None: it was posted
-    before: str | None  # person ids
+    before: str | None  # person ids; None: nobody
     after: str | None
 
 
 @dataclass(frozen=True)
 class KeptApart:
-    """Two persons whose faces are like one person's, and that are not joined."""
+    """Two persons with similar faces that are not joined."""
 
     person_id: str
     other_id: str
-    reason: str  # name: they have different ones; external id; stated: by a correction
+    reason: str  # name or external id (different), stated (by a correction)
 
 
 @dataclass(frozen=True)
 class NotDecoded:
-    """A rejected face that stays so, because its photo could not be extracted again."""
+    """A rejected face whose photo could not be extracted again, so it stays rejected."""
 
     face_id: int
     path: str
@@ -665,32 +662,32 @@ class NotDecoded:
 
 @dataclass(frozen=True)
 class Regrouping:
-    """What grouping the faces of a directory anew changes."""
+    """The effect of re-clustering a directory's faces."""
 
     threshold: float
-    faces: int  # that were decided
-    joins: Sequence[Sequence[str]]  # persons that become one; the first stands for them
-    parted: Sequence[str]  # persons that an earlier regroup had joined with others, and that stand alone again
+    faces: int  # decided
+    joins: Sequence[Sequence[str]]  # persons joined into the first
+    parted: Sequence[str]  # persons joined by an earlier regroup, now separate
     moves: Sequence[FaceMove]
     new: Sequence[str]  # persons
     gone: Sequence[str]
     kept_apart: Sequence[KeptApart]
-    # faces that stay, because a new person's picture can't be cut from a photo, or because their person's other faces
-    # have no vector
+    # unchanged faces: a new person's picture cannot be cut from a photo, or the other faces of their person have no
+    # vector
     without_picture: Sequence[int]
-    admitted: Sequence[int]  # rejected faces that this gate would admit
+    admitted: Sequence[int]  # rejected faces that this gate admits
     decoded: bool  # whether they take part, with vectors from their photos
-    not_decoded: Sequence[NotDecoded]  # then: those that do not
-    names: Mapping[str, str]  # of the persons that are mentioned here
+    not_decoded: Sequence[NotDecoded]  # if so: those that do not
+    names: Mapping[str, str]  # of the persons in these fields
 
 
 @dataclass(frozen=True)
 class FollowedLabels:
-    """What followed from labels that changed, in numbers, and the first thousand of each."""
+    """The effects of changed labels: counts, and the first thousand of each."""
 
     renamed: int  # persons
     relabelled: int  # faces
-    unsettled: int  # labels that are not followed
+    unsettled: int  # labels without effect
     # person_id, name, external_id, old_name, old_external_id
     renamed_persons: list[dict[str, Any]]
     # face_id, path, person_id, name, external_id, old_person_id, old_name
@@ -701,36 +698,36 @@ class FollowedLabels:
 
 @dataclass(frozen=True)
 class CorrectionAnswer:
-    """What a correction changed."""
+    """The effect of a correction."""
 
-    correction_id: int | None  # None: nothing changed, or it cannot be undone; of an undo: what it undid
+    correction_id: int | None  # None: no change, or it cannot be undone; of an undo: the undone correction
     kind: str
-    persons: Sequence[str] = ()  # changed or new, the new one first; then the others whom its rows show
-    gone: Sequence[str] = ()  # persons that are no more
+    persons: Sequence[str] = ()  # changed or new, new ones first; then others in its rows
+    gone: Sequence[str] = ()  # deleted persons
     faces: Sequence[int] = ()
-    replaced: Sequence[Fact] = ()  # earlier statements that this contradicts, and replaces
+    replaced: Sequence[Fact] = ()  # earlier constraints that it contradicts and replaces
     regrouping: Regrouping | None = None  # of regroup
     labels: FollowedLabels | None = None  # of label
-    made_at: datetime | None = None  # UTC; of what is undone: when it was made
-    undone_by: int | None = None  # the correction that undid it; undoing that one makes it again
-    names: Mapping[str, str] = field(default_factory=dict)  # of the persons, and of those who are gone
+    made_at: datetime | None = None  # UTC; of an undo: when the undone correction was made
+    undone_by: int | None = None  # the undo; undoing that restores it
+    names: Mapping[str, str] = field(default_factory=dict)  # of the persons and deleted ones
 
 
 @dataclass(frozen=True)
 class Credentials:
-    """What a password for an account is checked against."""
+    """An account's credentials."""
 
     account_id: int
-    password_hash: str | None  # None: no password opens it
+    password_hash: str | None  # None: no password is accepted
 
 
 @dataclass(frozen=True)
 class AccountSummary:
-    """An account, and how much it holds."""
+    """An account and its size."""
 
     account_id: int
     account: str
-    password_set: bool  # without one nobody gets in by the server
+    password_set: bool  # without one the server admits nobody
     directories: Sequence[DirectoryRow]
 
     @property
@@ -739,75 +736,74 @@ class AccountSummary:
         return sum(directory.identities for directory in self.directories)
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
+        """JSON values."""
         counts = {"directories": len(self.directories), "identities": self.identities}
         return {"account": self.account, "password_set": self.password_set, **counts}
 
 
 @dataclass(frozen=True)
 class DirectoryRow:
-    """A directory that holds identities."""
+    """A directory with identities."""
 
     account_id: int
     user_id: str
     name: str
-    identities: int  # a merged set is one
+    identities: int  # a merged set counts once
     records: int
 
 
 @dataclass(frozen=True)
 class SearchQuery:
-    """The question who is in an encoded image, of the identities of one directory."""
+    """A search for the faces of an encoded image among a directory's identities."""
 
     image: bytes
     account_id: int
     directory: str
-    top: int  # how many of the most similar identities to answer for each face
+    top: int  # number of most similar identities per face
     threshold: float
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """An identity (of a merged set its root) and how similar it is: a score of 1.0 or more is a match (contract,
-    section 4.3)."""
+    """An identity (a merged set's root) and its similarity. A score >= 1.0 is a match (contract, section 4.3)."""
 
     person_id: str
     name: str | None
     external_id: str | None
     similarity_score: float
-    photo: str | None = None  # the path of the photo that the reference is from; None: it was posted
-    strength: str | None = None  # the word for the score, once it is known
+    photo: str | None = None  # path of the reference's photo; None: posted
+    strength: str | None = None  # the score in words, once known
 
 
 @dataclass(frozen=True)
 class FaceAnswer:
-    """One face of a photo that was searched for, the largest first."""
+    """One face of a searched photo."""
 
     box: tuple[float, float, float, float]  # xyxy in pixels of the upright photo
     confidence: float
     quality: dict[str, float]
     identity: Candidate | None  # the best match, if any
-    similar: list[Candidate]  # the most similar identities, best first
+    similar: list[Candidate]  # most similar, best first
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values for JSON; no `identity` where nobody matches."""
+        """JSON values; without `identity` if nobody matches."""
         return {k: v for k, v in asdict(self).items() if v is not None}
 
 
 class FaceChange(TypedDict):
-    """A person (of a merged set the root) who lost or gained a face because a photo changed."""
+    """A person (a merged set's root) who lost or gained a face because a photo changed."""
 
     person_id: str
     path: str  # of the photo
-    change: str  # lost, gained, or deleted: that was the last face of somebody without a name
+    change: str  # lost, gained, or deleted (the last face of an unnamed person)
 
 
 @dataclass(frozen=True)
 class ShardCommit:
-    """A shard of a run. It is committed as a whole or not at all.
+    """A shard of a run, committed atomically.
 
-    The caller chooses ids (from `reserve_ids`) and names of pictures. With the same names after a crash the store
-    overwrites the same files.
+    The caller chooses ids (from `reserve_ids`) and picture names; reusing the names after a crash overwrites the same
+    files.
     """
 
     run_id: str
@@ -815,23 +811,23 @@ class ShardCommit:
     account_id: int
     media: pa.Table  # MEDIA_SCHEMA
     faces: pa.Table  # FACES_SCHEMA
-    embeddings: pa.Table  # embeddings_schema(d): of the faces that are not rejected
+    embeddings: pa.Table  # embeddings_schema(d): faces that are not rejected
     files: pa.Table  # FILES_SCHEMA: of the media
-    # The faces as the other generation has them, if there is one: `StoreIdentity.model`, MEASURED_SCHEMA.
+    # The faces in the other generation, if any: `StoreIdentity.model`, MEASURED_SCHEMA.
     measured: tuple[str, pa.Table] | None = None
-    changes: Sequence[Change] = ()  # one for each directory
-    finished_run_shards: Sequence[int] = ()  # whose run shard files are no longer needed
+    changes: Sequence[Change] = ()  # one per directory
+    finished_run_shards: Sequence[int] = ()  # whose run shard files are unneeded
     face_changes: Sequence[FaceChange] = ()
 
     @property
     def pictures(self) -> list[Picture]:
-        """Each once."""
+        """Without repetitions."""
         return list({picture[0]: picture for change in self.changes for picture in change.pictures.values()}.values())
 
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong.
+    """A problem in a store.
 
     `kind`: catalog, commits, reference, view, embedding, object, segment, run, run_shard, run_file, run_sums, orphan,
     page, mode, pending_delete.
@@ -845,8 +841,10 @@ class Problem:
 
 @dataclass(frozen=True)
 class CheckReport:
-    """All problems, how much was read (rows by table; with two generations also `faces_in_one_index_only`: that have a
-    vector in one of them), and what was repaired before."""
+    """Remaining problems, the amount read, and the repairs.
+
+    `counts`: rows by table; with two generations also `faces_in_one_index_only`, faces with a vector in only one.
+    """
 
     problems: Sequence[Problem]
     counts: Mapping[str, int]

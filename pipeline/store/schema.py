@@ -1,8 +1,8 @@
-"""The tables of the catalog, their version, and the public views. FORMAT.md describes them.
+"""The catalog's tables, their version, and the public views (FORMAT.md).
 
-All timestamps are UTC. There are no foreign keys: DuckDB checks them against the state before the transaction, so one
-transaction could not delete, or insert, a parent with its child. The large tables have no primary key either, because
-an index would have to stay in memory; ids come from counters in the same transaction. `check` verifies both.
+No foreign keys: DuckDB checks them against the state before the transaction, so one transaction could not insert or
+delete a parent with its child. No primary keys on large tables: their index would stay in memory. Ids come from
+counters in the same transaction. `check` verifies both.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ import pyarrow as pa
 
 from pipeline.types import QUALITIES
 
-FORMAT_VERSION: Final = 1  # of the folder's layout: raised when an older reader would go wrong
-SCHEMA_VERSION: Final = 9  # of the tables; opening a store upgrades older ones
-MAX_DIRECTORIES: Final = 10  # of an account, that hold an identity
+FORMAT_VERSION: Final = 1  # of the folder's layout; raised if older readers would fail
+SCHEMA_VERSION: Final = 9  # of the tables; opening a store upgrades it
+MAX_DIRECTORIES: Final = 10  # per account, with identities
 
 
 def embedded(generation: int | str = "$1") -> str:
-    """SQL: the faces that have a vector in a generation."""
+    """SQL: the faces with a vector in a generation."""
     return f"""
         SELECT face_id FROM core.embeddings WHERE generation = {generation}
         UNION ALL SELECT face_id FROM core.pending_embeddings WHERE generation = {generation}
     """
 
 
-# SQL: how good a face is, by its row `d` of core.detections.
+# SQL: the quality of a face, from its row `d` of core.detections.
 QUALITY: Final = " * ".join(f"d.{name}" for name in QUALITIES)
 
-# The columns of each table, with their types.
+# table -> columns with types
 _COLUMNS: Final = {
     "store": """
         format_version INTEGER, schema_version INTEGER, created_at TIMESTAMP, current_generation INTEGER,
@@ -116,7 +116,7 @@ TABLES: Final[dict[str, dict[str, str]]] = {
     table: dict(column.split() for column in columns.split(",")) for table, columns in _COLUMNS.items()
 }
 
-# type of a column -> that of Arrow, in which ids of persons are texts
+# column type -> Arrow type; UUIDs are texts
 _ARROW: Final = {
     "INTEGER": pa.int32(),
     "BIGINT": pa.int64(),
@@ -131,7 +131,7 @@ _ARROW: Final = {
     "BLOB": pa.binary(),
 }
 
-# Small tables only. The key of `shards` makes a second commit of a shard impossible.
+# Small tables only. The key of `shards` prevents a second commit of a shard.
 _KEYS: Final[dict[str, tuple[str, ...]]] = {
     "generations": ("PRIMARY KEY (generation)",),
     "accounts": ("PRIMARY KEY (account_id)", "UNIQUE (user_id)"),
@@ -140,7 +140,7 @@ _KEYS: Final[dict[str, tuple[str, ...]]] = {
     "shards": ("PRIMARY KEY (run_id, shard)",),
 }
 
-# A merge sets parent pointers only, so pointers may form a chain. UNION (not UNION ALL) ends on a damaged cycle.
+# Parent pointers may form chains. UNION (not UNION ALL) terminates on a damaged cycle.
 _PERSONS_VIEW: Final = """
     WITH RECURSIVE ancestors(person_id, ancestor_id) AS (
         SELECT person_id, parent_id FROM core.persons WHERE parent_id IS NOT NULL
@@ -162,7 +162,7 @@ _PERSONS_VIEW: Final = """
         AND r.generation = (SELECT current_generation FROM core.store)
 """
 
-# Names and columns are public: they don't change without a major version.
+# Public: names and columns change only with a major version.
 VIEWS: Final[dict[str, str]] = {
     "media": "SELECT media_id, path, sha256, status, reason, width, height FROM core.media",
     "faces": """
@@ -185,24 +185,24 @@ VIEWS: Final[dict[str, str]] = {
 def arrow_schema(
     table: str, names: Iterable[str] = (), *, without: Collection[str] = (), required: Collection[str] = ()
 ) -> pa.Schema:
-    """These columns of a table (by default all but `without`) as Arrow has them; those `required` are never null."""
+    """The Arrow schema of a table's columns (default: all except `without`); `required` ones are not nullable."""
     columns = {name: TABLES[table][name] for name in names or TABLES[table] if name not in without}
     return pa.schema([pa.field(name, _ARROW[kind], name not in required) for name, kind in columns.items()])
 
 
 def arrow_table(table: str, names: Iterable[str], rows: Sequence[Mapping[str, Any]]) -> pa.Table:
-    """These columns of rows of a table."""
+    """These columns of a table's rows."""
     columns = arrow_schema(table, names)
     return pa.table([[row[name] for row in rows] for name in columns.names], schema=columns)
 
 
 def statements() -> list[str]:
-    """The statements that make an empty catalog, in order."""
+    """The statements that create an empty catalog, in order."""
     return ["CREATE SCHEMA core", *table_statements(*TABLES), *view_statements()]
 
 
 def table_statements(*tables: str) -> list[str]:
-    """The statements that make these tables, empty."""
+    """The statements that create these tables."""
     sql = []
     for table in tables:
         parts = [f'"{name}" {kind}' for name, kind in TABLES[table].items()] + list(_KEYS.get(table, ()))
@@ -211,5 +211,5 @@ def table_statements(*tables: str) -> list[str]:
 
 
 def view_statements() -> list[str]:
-    """The statements that make the views, in place of those of an older version."""
+    """The statements that create or replace the views."""
     return [f"CREATE OR REPLACE VIEW main.{view} AS {query}" for view, query in VIEWS.items()]

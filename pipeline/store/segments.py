@@ -1,13 +1,9 @@
-"""The index segments of directories: written from the references that none has, merged, and rewritten without removed
-ones.
+"""Index segments of directories: written from the tail, merged, and rewritten without removed references. See
+FORMAT.md.
 
-A directory's references are numbered in the order in which they came. Each segment (core.segments) has those of a range
-of numbers, the ranges ascend, and the references after the last one are the tail: they are read from the catalog and
-the embedding shards. A removed reference that is in a segment leaves a row in core.tombstones. A new file is written
-first, then one transaction names it and lists the files that it takes the place of. Nobody else writes segments at the
-same time: callers of a store that others use hold its `embeddings_lock`.
-
-A segment is derived. If it is damaged, the directory's segments are forgotten, and written again.
+A file is written first, then one transaction names it and lists the replaced files. Only one thread may write segments:
+if others use the store, callers must hold its `embeddings_lock`. If a segment is damaged, the directory's segments are
+dropped and written again.
 """
 
 from __future__ import annotations
@@ -43,17 +39,17 @@ from pipeline.store.files.segment_header import MAX_ROWS, SegmentKey, SegmentUnr
 from pipeline.store.files.segments import SegmentRows
 from pipeline.types import FloatArray, IntArray, boxes_of
 
-FOLD_ROWS: Final = 256  # references that are worth a segment; fewer are read as fast without
-_PIECE_ROWS: Final = 4096  # vectors that are read at once: other work of the catalog comes in between
-_GROWTH: Final = 2  # a segment is merged with new rows, if it has at most so many times as many
-_DEAD_SHARE: Final = 0.25  # of the rows of a segment that is rewritten without them
-# A removed reference is erased if its person or face is. One that was only replaced stays until its segment is
+FOLD_ROWS: Final = 256  # references; fewer are as fast without a segment
+_PIECE_ROWS: Final = 4096  # vectors read at once; other work of the catalog runs in between
+_GROWTH: Final = 2  # merges a segment with new rows if it has at most this many times their number
+_DEAD_SHARE: Final = 0.25  # of a segment's rows, to rewrite it
+# A removed reference is erased if its person or face is removed. A merely replaced one stays until its segment is
 # rewritten.
 _TO_ERASE: Final = """
     SELECT t.directory_id, t.seq FROM core.tombstones t LEFT JOIN core.faces f ON f.face_id = t.face_id
     WHERE t.generation = ? AND (t.erase OR f.outcome IN ('removed', 'rejected'))
 """
-# How many references of each directory are in no segment, at most: each person has one, or none.
+# Upper bound of the tail of each directory: each person has at most one reference.
 _TAILS: Final = """
     SELECT directory_id, persons - coalesce(rows, 0) + coalesce(removed, 0) AS most
     FROM (SELECT directory_id, count(*) AS persons FROM core.persons GROUP BY 1)
@@ -68,17 +64,17 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class _Plan:
-    """A segment to be written."""
+    """A segment to write."""
 
     directory: int
-    replaced: Sequence[SegmentRow]  # next to each other; it gets their references
-    removed: IntArray  # the numbers of those that it leaves out
-    tail: IntArray  # the numbers of later references that it gets as well
+    replaced: Sequence[SegmentRow]  # adjacent; it gets their references
+    removed: IntArray  # numbers of references to omit
+    tail: IntArray  # numbers of later references to add
 
 
 def fold(store: OpenStore, least: int = 0) -> Iterator[int]:
-    """Writes the tails of at least `least` references (and FOLD_ROWS) into segments, and merges small ones. Yields how
-    many references of the tail each got. Raises StoreDamaged, StoreFull, StoreUnwritable."""
+    """Writes tails of at least max(`least`, FOLD_ROWS) references into segments, merging small ones. Yields each
+    segment's number of tail references. Raises StoreDamaged, StoreFull, StoreUnwritable."""
     least = max(least, FOLD_ROWS)
     for directory in store.submit(_with_long_tails, least):
         while (plan := store.submit(_tail_plan, directory, least)) is not None:
@@ -87,23 +83,23 @@ def fold(store: OpenStore, least: int = 0) -> Iterator[int]:
 
 
 def rewrite(store: OpenStore) -> None:
-    """Rewrites segments without what is to be erased, or of which many rows are removed. Raises as `fold`."""
+    """Rewrites segments with references to erase, or many removed rows. Raises as `fold`."""
     for plan in store.submit(_rewriting_plans):
         _write(store, plan)
 
 
 def to_erase(catalog: Catalog) -> list[str]:
-    """The segments that have a reference that is to be erased."""
+    """Segments with references to erase."""
     return [plan.replaced[0].file for plan in _rewriting_plans(catalog, only_erasing=True)]
 
 
 def waiting(catalog: Catalog) -> int:
-    """How many references are in no segment, at most."""
+    """Upper bound of the references in no segment."""
     return sum(most for _, most in catalog.rows(_TAILS, [catalog.generation]))
 
 
 def forget(catalog: Catalog, directory: int) -> None:
-    """Forgets the directory's segments: all its references are the tail. Their files are deleted later."""
+    """Drops the directory's segments: all references become the tail. The files are deleted later."""
     with catalog.transaction("fold"):
         drop_segments(catalog, directory)
 
@@ -112,12 +108,12 @@ def forget(catalog: Catalog, directory: int) -> None:
 
 
 def _with_long_tails(catalog: Catalog, least: int) -> list[int]:
-    """The directories that may have a tail of so many references."""
+    """Directories that may have so long a tail."""
     return [directory for directory, most in catalog.rows(_TAILS, [catalog.generation]) if most >= least]
 
 
 def _tail_plan(catalog: Catalog, directory: int, least: int) -> _Plan | None:
-    """The next segment of the tail, merged with the last ones while they are small; None if it has too few rows."""
+    """The next segment of the tail, merged with preceding small ones; None if it is too short."""
     known = segment_rows(catalog, directory)
     tail = tail_numbers(catalog, directory, MAX_ROWS)
     count = len(tail)
@@ -145,7 +141,7 @@ def _rewriting_plans(catalog: Catalog, *, only_erasing: bool = False) -> list[_P
 
 
 def _removed(catalog: Catalog, directory: int, rows: Sequence[SegmentRow]) -> IntArray:
-    """The numbers of removed references in these segments, which are next to each other."""
+    """Numbers of removed references in these adjacent segments."""
     if not rows:
         return np.empty(0, np.int64)
     return removed_numbers(catalog, directory, rows[0].first_seq, rows[-1].last_seq)
@@ -155,7 +151,7 @@ def _removed(catalog: Catalog, directory: int, rows: Sequence[SegmentRow]) -> In
 
 
 def _write(store: OpenStore, plan: _Plan) -> None:
-    """Writes the planned segment, and names it."""
+    """Writes the planned segment and commits it."""
     try:
         opened = store.submit(open_segments, plan.directory, plan.replaced, plan.removed)
         parts = [segment.live() for segment in opened]
@@ -164,7 +160,7 @@ def _write(store: OpenStore, plan: _Plan) -> None:
     except (SegmentUnusable, StoreDamaged) as exc:
         _log.warning("the index segments of a directory are damaged, and made again from the embeddings: %s", exc)
         store.submit(forget, plan.directory)
-        unlink_pending(store)  # it may have what is to be erased
+        unlink_pending(store)  # it may contain data to erase
         return
     pieces = range(0, len(plan.tail), _PIECE_ROWS)
     parts += [store.submit(_piece, plan.directory, plan.tail[start : start + _PIECE_ROWS]) for start in pieces]
@@ -178,7 +174,7 @@ def _write(store: OpenStore, plan: _Plan) -> None:
             segments.write(store.folder, file, key, rows, secrets.images)
             store.submit(_name, plan, SegmentRow(file, len(rows), first, last), rows.seq)
         finally:
-            store.submit(_discard_unnamed, file)  # each try has another name: they would fill a full disk
+            store.submit(_discard_unnamed, file)  # each try has a new name: they would fill the disk
     else:
         store.submit(_name, plan, None, rows.seq)
     unlink_pending(store)
@@ -191,13 +187,13 @@ def _discard_unnamed(catalog: Catalog, file: str) -> None:
 
 
 def _piece(catalog: Catalog, directory: int, numbers: IntArray) -> SegmentRows:
-    """What a segment has of the references with these numbers that are still there."""
+    """Segment rows of the references with these numbers that still exist."""
     rows = reference_rows(catalog, directory, int(numbers[0]), int(numbers[-1]))
     return rows_of(rows, load_embeddings(catalog, rows["face_id"].to_numpy()), SegmentSecrets.of(catalog).images)
 
 
 def rows_of(references: pa.Table, vectors: FloatArray, image_key: bytes) -> SegmentRows:
-    """What a segment has of these references (`reference_rows`), with their vectors."""
+    """Segment rows of these references (`reference_rows`) with their vectors."""
     return SegmentRows(
         vectors,
         segments.codes_of(vectors),
@@ -210,8 +206,8 @@ def rows_of(references: pa.Table, vectors: FloatArray, image_key: bytes) -> Segm
 
 
 def _name(catalog: Catalog, plan: _Plan, written: SegmentRow | None, numbers: IntArray) -> None:
-    """The transaction: the segment takes the place of others, unless the directory was deleted by then. What was
-    removed since it was planned is erased with the next `rewrite`."""
+    """The transaction: replaces the segments, unless the directory was deleted meanwhile. The next `rewrite` erases
+    what was removed since the plan."""
     generation, directory = catalog.generation, plan.directory
     files = [row.file for row in plan.replaced]
     known = {row.file for row in segment_rows(catalog, directory)}
@@ -224,7 +220,7 @@ def _name(catalog: Catalog, plan: _Plan, written: SegmentRow | None, numbers: In
         catalog.execute(f"DELETE FROM core.tombstones WHERE {here}", [generation, directory])
         if written is not None:
             catalog.insert("segments", [{"generation": generation, "directory_id": directory, **vars(written)}])
-            # A removal in between left no tombstone if the reference was in no segment yet.
+            # A removal meanwhile left no tombstone if no segment had the reference.
             catalog.execute(
                 "INSERT INTO core.tombstones SELECT $1, $2, seq, NULL, NULL, true FROM named WHERE seq NOT IN"
                 " (SELECT seq FROM core.reference_faces WHERE generation = $1 AND seq BETWEEN $3 AND $4)"

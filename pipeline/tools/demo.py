@@ -1,4 +1,4 @@
-"""The demo: runs the sample photos into a store and compares the store with what the photos show."""
+"""The demo: imports the sample photos and checks the result."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pipeline.types import ACCEPTED_STATUSES, NO_FACE, Progress
 
 @dataclass(frozen=True)
 class DemoResult:
-    """The demo's store in figures. `differences` is empty where the store holds what the samples' table says."""
+    """`differences` is empty if the store matches the samples' table."""
 
     report: RunReport
     photos: Path
@@ -34,12 +34,12 @@ class DemoResult:
     differences: Sequence[str]
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON; paths become text there."""
+        """For JSON."""
         figures = {name: value for name, value in vars(self).items() if name not in ("report", "example")}
         return {"equal": not self.differences, **figures, "run": self.report.as_dict()}
 
     def lines(self) -> list[str]:
-        """For people: the figures, and what to try next."""
+        """For people."""
         rejected = ", ".join(f"{count} {reason}" for reason, count in sorted(self.rejected.items()))
         verdict = "as the samples' table says" if not self.differences else "NOT what the samples' table says:"
         return [
@@ -73,10 +73,8 @@ class DemoResult:
 
 
 def run_demo(photos: Path, store: Path, settings: Settings, progress: Progress, stop: threading.Event) -> DemoResult:
-    """Writes the samples into `photos`, runs them into `store` and compares.
-
-    A second run finds everything in the store already, and compares again. Raises what `pipeline.run.run.run` raises.
-    """
+    """Writes the samples into `photos`, imports them into `store` and compares. Repeatable. Raises what `run`
+    raises."""
     samples = write_samples(photos)
     report = run(RunRequest(photos, store, settings, command="demo"), progress, stop)
     with open_store(store, command="demo") as opened:
@@ -104,7 +102,7 @@ def _rejected(photos: Iterable[PhotoRecord]) -> dict[str, int]:
 
 
 def compare(samples: Sequence[Sample], photos: Mapping[str, PhotoRecord], identities: int) -> list[str]:
-    """How the store differs from the samples' table, a line each: files, statuses, rejections, and who is who."""
+    """Lists the differences from the samples' table: files, statuses, rejections and identities."""
     expected = {sample.file: sample for sample in samples}
     differences = [f"{name}: not in the table of samples" for name in sorted(photos.keys() - expected.keys())]
     for name, sample in expected.items():
@@ -129,7 +127,7 @@ def _compare_file(sample: Sample, photo: PhotoRecord | None) -> list[str]:
 
 
 def _compare_person(person: str, samples: Sequence[Sample], photos: Mapping[str, PhotoRecord]) -> list[str]:
-    """All accepted photos of one person are one identity, and no photo of another person is."""
+    """Checks that a person's accepted photos are one identity without other photos."""
     own = {s.file for s in samples if s.person == person and s.rejection is None}
     ids = {photos[name].person_id for name in own if name in photos}
     if len(ids) != 1:

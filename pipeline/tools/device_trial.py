@@ -1,4 +1,5 @@
-"""Tries the device on one photo: does it give the faces and embeddings that plain torch gives on the CPU? How fast?"""
+"""Tries the device on one photo: compares its faces and embeddings with plain torch on the CPU, and measures its
+speed."""
 
 from __future__ import annotations
 
@@ -26,15 +27,15 @@ from pipeline.types import DecodedImage, FloatArray, boxes_of
 
 MOST_SHIFT_PX: Final = 0.5  # of a box's side, in a photo of 512 x 600
 LEAST_COSINE: Final = 0.999
-_MUCH_MEMORY: Final = 8 * 10**9  # bytes; by an estimate, what the batches of configs/cuda.yaml take
+_MUCH_MEMORY: Final = 8 * 10**9  # bytes; an estimate for the batches of configs/cuda.yaml
 _LOOP_S: Final = 2.0
-_LOOP_IMAGES: Final = {"cpu": 4, "cuda": 64}  # of a batch
+_LOOP_IMAGES: Final = {"cpu": 4, "cuda": 64}  # per batch
 _OTHER = "The device computes wrongly: do not use it. Try another driver or another torch, or use --device cpu."
 _BROKEN = "See nvidia-smi and the system's log; --device cpu does without the GPU."
 
 
 def try_device(settings: Settings) -> list[Finding]:
-    """Tries the settings' device in the mode `exact`, on a photo of the public domain. Takes some seconds."""
+    """Tries the settings' device in the mode `exact`, on a public-domain photo, for some seconds."""
     findings: list[Finding] = []
     try:
         with device_errors():
@@ -69,7 +70,7 @@ def _extractor(settings: Settings, run: RunSettings) -> BatchExtractor:
 
 
 def _driver(device: str) -> Finding:
-    """That there is code for the device is known since it was resolved."""
+    """`resolve_device` already checked that there is code for the device."""
     major, minor = torch.cuda.get_device_capability(device)
     made = f"torch {torch.__version__} for CUDA {torch.version.cuda} ({', '.join(torch.cuda.get_arch_list())})"
     return Finding("driver", OK, f"{made} runs on compute capability {major}.{minor}")
@@ -93,7 +94,7 @@ def _boxes(expected: pa.Table, faces: pa.Table) -> Finding:
 
 
 def _embeddings(expected: pa.Table, faces: pa.Table, backend: str) -> Finding:
-    pairs = zip(_vectors(expected), _vectors(faces), strict=False)  # other faces are a finding already
+    pairs = zip(_vectors(expected), _vectors(faces), strict=False)  # differing faces are already a finding
     cosine = min((float(one @ two) for one, two in pairs), default=0.0)
     detail = f"in {backend}: cosine to plain torch's on the CPU {cosine:.6f} (at least {LEAST_COSINE})"
     level = OK if cosine >= LEAST_COSINE else FAIL
@@ -105,7 +106,7 @@ def _vectors(faces: pa.Table) -> list[FloatArray]:
 
 
 def _kernels(device: str) -> Iterator[Finding]:
-    """Of Triton, as far as the photo asked for them."""
+    """Reports the Triton kernels that the photo used."""
     for name, problem in sorted(outcomes(torch.device(device)).items()):
         if problem is None:
             yield Finding("triton", OK, f"{name}: Triton's kernels give what torch gives, and are used")

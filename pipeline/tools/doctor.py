@@ -1,4 +1,4 @@
-"""Checks what could stop a run on this machine, before it does; each problem comes with a cure."""
+"""Checks for what could stop a run on this machine, with fixes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 OK, WARN, FAIL = "ok", "warn", "fail"
 _FORMATS = {"jpg": "JPEG", "zlib": "PNG", "webp": "WebP", "avif": "AVIF"}  # Pillow's feature -> format
-# What the packages of the extra `fast` make faster.
+# What each package of the extra `fast` speeds up.
 _SPEED = {
     "openvino": "the embedder on a CPU",
     "numba": "the detector and all resampling on a CPU, and searches",
@@ -41,13 +41,13 @@ class Finding:
     cure: str | None = None
 
     def lines(self) -> list[str]:
-        """The text for people: the finding, and its cure below it."""
+        """For people."""
         first = f"{self.level:<5} {self.subject:<12} {self.detail}"
         return [first] if self.cure is None else [first, f"{'':<18} -> {self.cure}"]
 
 
 def examine(settings: Settings, store: Path | None) -> list[Finding]:
-    """All checks in the order in which a run needs them; what depends on torch only where torch can be loaded."""
+    """Runs all checks in a run's order; those that need torch only if it loads."""
     findings = [_python(), _torch()]
     store_findings, store_weights = ([], None) if store is None else _store(store, settings)
     if findings[-1].level != FAIL:
@@ -85,10 +85,10 @@ def _torch() -> Finding:
 
 
 def torch_problem() -> str | None:
-    """What is wrong with the installed torch and torchvision, and the cure; None when they fit. Raises ImportError or
-    OSError where torch cannot be loaded.
+    """Returns what is wrong with the installed torch and torchvision, with the fix, or None. Raises ImportError or
+    OSError if torch cannot be loaded.
 
-    The usual trap: a CPU-only torch beside the package index's torchvision, whose operators link CUDA.
+    Usually a CPU-only torch with the package index's torchvision, whose operators link CUDA.
     """
     torch = importlib.import_module("torch")
     try:
@@ -99,7 +99,7 @@ def torch_problem() -> str | None:
 
 
 def mismatch(torch_version: str, error: str) -> str:
-    """The message of `torch_problem` for a torchvision that cannot be imported because of `error`."""
+    """The message of `torch_problem` if `error` kept torchvision from loading."""
     cure = 'pip install --force-reinstall "torch>=2.6" "torchvision>=0.21"'
     if "torchvision::nms does not exist" in error or "libcudart" in error or "libtorch_cuda" in error:
         cause = "torchvision was built for another torch (often: a CPU-only torch beside a torchvision with CUDA)"
@@ -123,8 +123,8 @@ def _device(settings: Settings) -> Finding:
 
 
 def _weights(settings: Settings, store_weights: str | None) -> tuple[Finding, WeightSet]:
-    """The weights that a run would take: those that the settings name, and for `auto` the store's, if there is a store.
-    If they are missing or damaged, the set that the cure fetches."""
+    """Checks the weights of the settings, for `auto` the store's if there is one. If they are missing or damaged,
+    returns the set that the fix downloads."""
     from pipeline.jobs.store_identity import weights_file
     from pipeline.models.files.cache import cache_folder
     from pipeline.models.registry import CASIA_WEBFACE, EMBEDDERS, weight_set
@@ -167,7 +167,7 @@ def _detector(settings: Settings) -> Finding:
 
 
 def _speed(settings: Settings, weights: WeightSet) -> Finding:
-    """What runs the embedder with these weights, and which of the packages of the extra `fast` are installed."""
+    """Reports what runs the embedder, and the installed packages of the extra `fast`."""
     from pipeline.models.backend import choose_backend
     from pipeline.models.files.cache import cache_folder
     from pipeline.runtime.device import is_cuda, resolve_device
@@ -192,7 +192,7 @@ def _can_import(package: str) -> bool:
     from pipeline.models.networks.openvino import openvino_version
 
     try:
-        # OpenVINO is only ever imported in the way that keeps it from calling its makers.
+        # Imports OpenVINO only in the way that disables its telemetry.
         _ = openvino_version() if package == OPENVINO else importlib.import_module(package)
     except Exception:  # noqa: BLE001 - a library of its own is missing, or it was built for another NumPy
         return False
@@ -212,7 +212,7 @@ def _cache(settings: Settings) -> Finding:
 
 
 def _existing(path: Path) -> Path:
-    """`path`, or the nearest folder above it that exists."""
+    """`path`, or the nearest existing folder above it."""
     path = path.absolute()
     return next((p for p in (path, *path.parents) if p.exists()), Path("/"))
 
@@ -231,7 +231,7 @@ def _formats() -> Finding:
 
 
 def disk_space(folder: Path, free: int | None = None) -> Finding:
-    """The free space at `folder` in bytes (None: what the system says)."""
+    """Checks the free space at `folder` in bytes (None: ask the system)."""
     free = shutil.disk_usage(folder).free if free is None else free
     level = FAIL if free < _NO_SPACE else WARN if free < _LITTLE_SPACE else OK
     cure = "Make room, or put the store elsewhere: the embeddings of a million faces alone take 2 GB."
@@ -239,7 +239,7 @@ def disk_space(folder: Path, free: int | None = None) -> Finding:
 
 
 def _store(path: Path, settings: Settings) -> tuple[list[Finding], str | None]:
-    """Whether the store opens, what to expect of its T, and the weights that it was made with."""
+    """Checks that the store opens; also returns its expected errors at T and its weights."""
     from pipeline.jobs.store import open_store
 
     try:
@@ -255,7 +255,7 @@ def _store(path: Path, settings: Settings) -> tuple[list[Finding], str | None]:
 
 
 def _expectations(settings: Settings, identity: StoreIdentity, directories: Sequence[DirectoryRow]) -> list[Finding]:
-    """What the default T means, and how many of the next photos the T of the settings would join wrongly."""
+    """Reports what the default T means, and the expected wrong joins at the settings' T."""
     from pipeline.jobs.expectation import calibration_warning, expectation
     from pipeline.jobs.store_identity import settle_threshold
     from pipeline.matching.calibration import Calibration

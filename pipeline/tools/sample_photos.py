@@ -1,10 +1,10 @@
 """The demo's photos: about thirty files made from two portraits, and what the pipeline must find in each.
 
 Both portraits are works of the United States government and so in the public domain: Grace Hopper by the US Navy (in
-the matplotlib wheel), Eileen Collins by NASA (in the scikit-image wheel). The three pictures without a face come from
-the scikit-image wheel too, which marks them CC0.
+the matplotlib wheel), Eileen Collins by NASA (in the scikit-image wheel). The three pictures without a face are also
+from the scikit-image wheel, which marks them CC0.
 
-The pipeline takes the files by name. The first three show faces of poor quality: the store is still empty, so they
+The pipeline reads the files by name. The first three show faces of poor quality: the store is still empty, so they
 match nobody, and the quality gate rejects them. Then comes a good photo of each person, which the later ones match.
 """
 
@@ -42,21 +42,21 @@ _Edit: TypeAlias = Callable[[Image.Image], Image.Image]
 
 @dataclass(frozen=True)
 class Sample:
-    """One file of the demo, and what a run with default settings must find in it."""
+    """A file of the demo, and what a default run must find in it."""
 
     file: str
     person: str | None  # whose single face it shows
     status: str  # of the media row
-    rejection: str | None = None  # the quality measure that keeps its face from becoming an identity
+    rejection: str | None = None  # the quality measure that rejects its face
 
 
-_Recipe: TypeAlias = tuple[Sample, Callable[[], bytes]]  # and what makes the file's bytes
+_Recipe: TypeAlias = tuple[Sample, Callable[[], bytes]]  # with a function that makes the file's bytes
 
 
 def write_samples(folder: Path) -> list[Sample]:
-    """Writes the files into `folder`, which is made if there is none; returns what each holds, in the order of names.
+    """Writes the files into `folder`, created if missing; returns the samples, ordered by name.
 
-    Raises UsageError where a package with the originals is not installed, or `folder` holds other files already.
+    Raises UsageError if a package with the originals is missing, or `folder` has other files.
     """
     recipes = _recipes()
     _make_folder(folder, {sample.file for sample, _ in recipes})
@@ -66,12 +66,12 @@ def write_samples(folder: Path) -> list[Sample]:
 
 
 def portrait() -> bytes:
-    """A JPEG file of 512 x 600 with one face. Raises UsageError where its package is not installed."""
+    """A JPEG file of 512 x 600 with one face. Raises UsageError if its package is missing."""
     return _original("hopper").read_bytes()
 
 
 def _make_folder(folder: Path, own: set[str]) -> None:
-    """Raises UsageError for other files than the demo's `own`, because a run would take them too."""
+    """Raises UsageError for other files than `own`, which a run would import."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         others = sorted({path.name for path in folder.iterdir()} - own)
@@ -94,8 +94,8 @@ def _original(name: str) -> Path:
 
 
 def _recipes() -> list[_Recipe]:
-    """In the order of names."""
-    pillow_heif.register_heif_opener()  # Pillow then writes HEIC, too
+    """Ordered by name."""
+    pillow_heif.register_heif_opener()  # lets Pillow write HEIC
     hopper, collins = partial(_photo, "hopper"), partial(_photo, "collins")
     mirror = partial(_turn, orientation=2)
     return [
@@ -134,7 +134,7 @@ def _recipes() -> list[_Recipe]:
 def _photo(
     source: str, file: str, edit: _Edit = lambda image: image, *, rejection: str | None = None, **save: Any
 ) -> _Recipe:
-    """An original after `edit`, in the format of the suffix of `file`. `save`: options of Pillow's encoder."""
+    """An original after `edit`, in the format of the suffix of `file`. `save`: Pillow's options."""
     person, path = _PEOPLE.get(source), _original(source)
 
     def make() -> bytes:
@@ -154,13 +154,13 @@ def _turned(photo: Callable[..., _Recipe], file: str, orientation: int) -> _Reci
 
 
 def _turn(image: Image.Image, orientation: int) -> Image.Image:
-    """Turns the pixels so that an EXIF orientation turns them upright again: of two each is the other's way back."""
+    """Turns the pixels so that the EXIF orientation restores them: 6 and 8 are each other's inverse."""
     image.getexif()[_EXIF_ORIENTATION] = {6: 8, 8: 6}.get(orientation, orientation)
     return ImageOps.exif_transpose(image)
 
 
 def _flatten(image: Image.Image) -> Image.Image:
-    """With a fifth of the contrast."""
+    """Reduces the contrast to a fifth."""
     return image.point(lambda value: round(128 + (value - 128) * 0.2))
 
 

@@ -1,6 +1,6 @@
 """`facepipe bench`: a short comparison with the reference on the user's own photos, in one process.
 
-Both sides have their models loaded, are warmed up and then take turns. Nothing is written but the cache of weights.
+Only the cache of weights is written.
 """
 
 from __future__ import annotations
@@ -44,28 +44,28 @@ from pipeline.types import ByteArray, ImageRef, Progress
 
 _FACEPIPE, _REFERENCE = "facepipe", "reference"
 _WARM_UP_IMAGES = 8
-_STRIDE = 4  # between the compared rows and columns: enough to tell two pictures apart
-_SAME_GREY = 1.0  # two decoders made the same picture up to this mean difference in grey levels
+_STRIDE = 4  # between compared rows and columns: enough to distinguish two pictures
+_SAME_GREY = 1.0  # mean difference in grey levels up to which decoded pictures count as equal
 
 
 @dataclass(frozen=True)
 class SameFaces:
-    """How far the sides agree: the reference's faces of probability 0.95 or more, how many of them facepipe finds at
-    IoU 0.9 (`found`), and how many of facepipe's faces the reference lacks (`extra`)."""
+    """The reference's faces of probability 0.95 or more, those of them that facepipe finds at IoU 0.9 (`found`), and
+    facepipe's faces that the reference lacks (`extra`)."""
 
     reference_faces: int
     found: int
     extra: int
-    cosine_min: float | None  # between both embeddings of each of the reference's faces; None without a face
+    cosine_min: float | None  # of both embeddings of each reference face; None without a face
     cosine_median: float | None
 
 
 def bench(
     source: Path, settings: Settings, progress: Progress, images: int = 64, repeats: int = 3
 ) -> Report[SameFaces]:
-    """Runs facepipe and the reference over a sample of `images` photos of the source, in turns.
+    """Runs facepipe and the reference in turns over a sample of `images` photos.
 
-    Raises InputError, also where no photo can be compared, DeviceError and ModelError.
+    Raises InputError, also if no photo can be compared, DeviceError and ModelError.
     """
     settings = comparable(settings)
     weights = resolve(settings.model.weights, weights_file(settings), cache_folder(settings.model.cache))
@@ -118,7 +118,7 @@ def _same_faces(chain: FacepipeChain, reference: Mapping[Path, Extracted], ours:
 
 
 def _speed(timing: Timing, faces: Mapping[Path, Extracted]) -> dict[str, Any]:
-    """The times of one side's turns, and the rates of the median turn."""
+    """The seconds of one side's turns, and the rates of the median turn."""
     count = sum(map(len, faces.values()))
     return {
         "seconds": timing.seconds,
@@ -148,8 +148,8 @@ def _rows(figures: Mapping[str, Any], timings: Mapping[str, Timing], same: SameF
 
 @dataclass
 class Side:
-    """A chain and its lists of photos. A call is one turn over all photos, within `context`; `advance(n)` reports n
-    photos as done."""
+    """A chain and its lists of photos. A call is one turn over all photos, within `context`; `advance(n)` reports n as
+    done."""
 
     chain: FacepipeChain | ReferenceChain
     lists: Sequence[Sequence[Path]]
@@ -167,7 +167,7 @@ class Side:
         self.chain.prepare(self.lists)
 
     def __call__(self) -> None:
-        """One turn. Call `warm_up` before."""
+        """Runs one turn. Call `warm_up` before."""
         with self.context():
             self.faces = self.chain(self._numbers())
 
@@ -178,8 +178,8 @@ class Side:
 
 
 def take_sample(source: Path, settings: Settings, images: int) -> tuple[list[Path], Counter[str]]:
-    """At most `images` photos of a folder or manifest, always the same ones for the same source: those that both sides
-    can read, and the number of the others by reason.
+    """Samples at most `images` photos of a folder or manifest, deterministically. Returns those that both sides can
+    read, and the number of the others by reason.
 
     Raises what `scan_source` raises.
     """
@@ -203,7 +203,7 @@ def take_sample(source: Path, settings: Settings, images: int) -> tuple[list[Pat
 
 
 def _spread(source: Path, settings: SourceSettings, images: int) -> Iterator[ImageRef]:
-    """Every n-th row. Reads the source twice, so that memory does not grow with its number of rows."""
+    """Every n-th row. Reads the source twice, so that memory does not grow with its rows."""
     rows = sum(1 for _ in scan_source(source, settings))
     count = min(rows, images)
     numbers = {step * rows // count for step in range(count)}
@@ -211,7 +211,7 @@ def _spread(source: Path, settings: SourceSettings, images: int) -> Iterator[Ima
 
 
 def _problem(file: Path, decoder: Decoder, detect: DetectSettings) -> str | None:
-    """Why the two sides cannot be compared on the photo; None where they can."""
+    """Why the sides cannot be compared on the photo, or None."""
     try:
         pixels = decoder(read_file(file, decoder.settings.max_bytes)).pixels
     except ImageRejected as exc:

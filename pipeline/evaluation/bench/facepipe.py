@@ -1,5 +1,4 @@
-"""facepipe's extraction as `facepipe extract` runs it, from files to tables of faces, with settings that make its
-output comparable with the reference's."""
+"""facepipe's extraction as in `facepipe extract`, with settings comparable with the reference's."""
 
 from __future__ import annotations
 
@@ -30,15 +29,15 @@ from pipeline.types import Detections, FloatArray, boxes_of
 
 
 def comparable(settings: Settings) -> Settings:
-    """`settings` changed so that the output can equal the reference's: every face above the cascade's own threshold is
-    kept, crops are resampled as Pillow does it, and embeddings are not centred."""
+    """Returns `settings` to match the reference: all faces above the cascade's own threshold, Pillow's resampling, and
+    embeddings not centred."""
     detect = replace(settings.detect, min_confidence=settings.detect.onet_threshold)
     align = replace(settings.align, resampling=PILLOW)
     return replace(settings, detect=detect, align=align, embed=EmbedSettings(centre=False))
 
 
 class FacepipeChain:
-    """Files to faces, through the engine. Loads the models. `times` takes the time of each stage."""
+    """Files to faces, through the engine. Loads the models. `times` records the time of each stage."""
 
     def __init__(self, settings: Settings, times: StageTimes | None = None) -> None:
         self.settings = settings
@@ -51,11 +50,12 @@ class FacepipeChain:
         self._shards: list[pa.Table] = []
 
     def prepare(self, lists: Sequence[Sequence[Path]]) -> None:
-        """Turns each list of files into a shard of a manifest, as planning does before the extraction begins."""
+        """Makes each list of files a manifest shard, as planning does before extraction."""
         self._lists, self._shards = lists, [manifest_rows(files) for files in lists]
 
     def __call__(self, numbers: Iterable[int]) -> dict[Path, Extracted]:
-        """The faces of the files in the lists `numbers`. Raises AssertionError for a file that is not an image."""
+        """Returns the faces of the files in the lists `numbers`. Raises AssertionError for a file that is not an
+        image."""
         faces: dict[Path, Extracted] = {}
         shards = ((number, self._shards[number]) for number in numbers)
         for number, table in self.engine.run_shards(shards, lambda _: None):
@@ -64,7 +64,7 @@ class FacepipeChain:
 
 
 def manifest_rows(files: Sequence[Path]) -> pa.Table:
-    """Rows of a manifest, the columns that the engine reads: new files with their hashes."""
+    """The manifest columns that the engine reads, for new files with their hashes."""
     rows = []
     for number, file in enumerate(files):
         hashed = hash_file(file)
@@ -88,8 +88,8 @@ def _extracted(faces: pa.Table) -> Extracted:
 
 
 def embeddings_of_boxes(chain: FacepipeChain, detected: Mapping[Path, Extracted]) -> dict[Path, FloatArray]:
-    """facepipe's embeddings [n, d] of faces that another detector found: of their boxes or, where the embedder takes
-    upright crops, of their landmarks."""
+    """facepipe's embeddings [n, d] of another detector's faces: of their boxes or, if the embedder takes upright crops,
+    of their landmarks."""
     embeddings: dict[Path, FloatArray] = {}
     decoder, embedder = Decoder(chain.settings.decode), chain.extractor.embedder
     networks = chain.extractor.detector.networks

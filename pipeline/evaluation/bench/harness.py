@@ -1,7 +1,7 @@
-"""Times variants side by side, as every benchmark of this project does.
+"""Times variants in turns, as every benchmark of this project does.
 
-Variants are warmed up, then take turns (A B A B ...), so that a busy machine disturbs all of them alike. A turn is
-timed from an idle device to an idle device. A busy minute hardly changes medians and ratios within a turn.
+Variants are warmed up, then take turns (A B A B ...), so that a busy machine affects all alike: it hardly changes
+medians and ratios within a turn. A turn is timed from an idle device to an idle device.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Timing:
 
 
 def timed(run: Callable[[], object], device: str | torch.device = "cpu") -> float:
-    """Seconds of one call, from an idle device to an idle device."""
+    """Returns the seconds of one call, from an idle device to an idle device."""
     synchronize(str(device))
     start = time.perf_counter()
     run()

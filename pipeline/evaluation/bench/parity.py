@@ -1,5 +1,4 @@
-"""Compares two detections or extractions of the same photos: faces by overlap, in whatever order; embeddings by
-cosine."""
+"""Compares two detections or extractions of the same photos: faces by overlap, in any order; embeddings by cosine."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ ANY_IOU = 0.5
 
 @dataclass(frozen=True)
 class Faces:
-    """The faces of one image."""
+    """One image's faces."""
 
     boxes: FloatArray  # [n, 4] xyxy
     landmarks: FloatArray  # [n, 5, 2]
@@ -37,7 +36,7 @@ class Faces:
 
 @dataclass(frozen=True)
 class Extracted(Faces):
-    """The faces of one image with their embeddings of L2 norm 1."""
+    """One image's faces with embeddings of L2 norm 1."""
 
     embeddings: FloatArray  # [n, d]
 
@@ -45,7 +44,7 @@ class Extracted(Faces):
         return len(self.boxes)
 
     def within(self, width: int, height: int) -> Extracted:
-        """The boxes clipped to the image, without faces that are less than a pixel wide or high there."""
+        """Clips the boxes to the image, and drops faces less than a pixel wide or high."""
         boxes = self.boxes.clip(min=0, max=np.array([width, height] * 2, dtype=np.float32))
         visible: BoolArray = (boxes[:, 2:] - boxes[:, :2] >= 1).all(axis=1)
         return replace(self, boxes=boxes).pick(visible)
@@ -59,12 +58,12 @@ class Parity:
     reference_faces: int = 0  # confident
     found: int = 0  # of these, overlapped by a confident face of ours
     our_faces: int = 0  # confident
-    extra: int = 0  # of these, where the reference has no box at all
+    extra: int = 0  # of these, without any overlapping box of the reference
     landmark_errors: list[float] = field(default_factory=list)  # per found face: mean distance / eye distance
 
 
 def compare(reference: Sequence[Faces], ours: Sequence[Faces]) -> Parity:
-    """Counts, over all images, the faces that both have."""
+    """Counts the common faces over all images."""
     parity = Parity(images=len(reference))
     for reference_faces, our_faces in zip(reference, ours, strict=True):
         expected, actual = reference_faces.confident(), our_faces.confident()
@@ -80,7 +79,7 @@ def compare(reference: Sequence[Faces], ours: Sequence[Faces]) -> Parity:
 
 
 def _landmark_error(expected: FloatArray, actual: FloatArray) -> float:
-    """Mean distance of the five points, as a share of the distance of the eyes."""
+    """Mean distance of the five points, as a share of the eye distance."""
     eyes = np.linalg.norm(expected[1] - expected[0])
     return float(np.linalg.norm(actual - expected, axis=1).mean() / eyes)
 
@@ -88,15 +87,14 @@ def _landmark_error(expected: FloatArray, actual: FloatArray) -> float:
 def compare_faces(
     reference: Mapping[Path, Extracted], ours: Mapping[Path, Extracted], sizes: Mapping[Path, tuple[int, int]]
 ) -> Parity:
-    """Compares the faces within the images; `sizes`: (width, height) of each file. Raises AssertionError for different
-    files."""
+    """Compares the faces within the images; `sizes`: (width, height). Raises AssertionError for different files."""
     assert reference.keys() == ours.keys() == sizes.keys(), "the extractions are of different files"
     both = ([faces[file].within(*size) for file, size in sizes.items()] for faces in (reference, ours))
     return compare(*both)
 
 
 def cosines(first: FloatArray, second: FloatArray) -> FloatArray:
-    """[n] the cosine between each row of `first` [n, d] and the same row of `second` [n, d]."""
+    """Returns [n] the cosine between corresponding rows of `first` and `second` [n, d]."""
     norms = np.linalg.norm(first, axis=1) * np.linalg.norm(second, axis=1)
     cosine: FloatArray = (first * second).sum(axis=1) / norms
     return cosine

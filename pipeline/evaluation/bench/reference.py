@@ -1,9 +1,9 @@
 """The reference: the loop that facenet-pytorch's README suggests.
 
 `MTCNN(keep_all=True)` detects the faces of a list of PIL images of equal size; a network embeds all of them at once,
-without gradients. Images of another size form another list. With facenet-pytorch's own InceptionResnetV1, MTCNN also
-cuts the crops. facenet-pytorch has no SFace: there each face is turned upright by its landmarks and goes through
-facepipe's plain torch network. Images are turned as their EXIF data ask, so that both sides see the same picture.
+without gradients. With facenet-pytorch's own InceptionResnetV1, MTCNN also cuts the crops. facenet-pytorch has no
+SFace: there each face is aligned by its landmarks and goes through facepipe's plain torch network. EXIF orientations
+are applied, so that both sides see the same picture.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from pipeline.models.registry import FIVE_POINT
 from pipeline.models.weights import ResolvedWeights
 from pipeline.types import FloatArray
 
-# The largest list of images of one size. Lists of one, 8 and 32 images took 145, 120 and 106 ms of one core an image at
+# The longest list of images of one size. Lists of one, 8 and 32 images took 145, 120 and 106 ms of one core an image at
 # 250 x 250, 416, 393 and 400 at 1 MP, 393, 410 and 364 in a mix with group photos.
 LIST_IMAGES, LIST_PIXELS = 32, 24_000_000
 MAX_TIMES_LOG2 = 3
 _ORIENTATION_TAG = 0x0112
-_SIDEWAYS = (5, 6, 7, 8)  # EXIF orientations whose rows are the columns of the upright picture
+_SIDEWAYS = (5, 6, 7, 8)  # EXIF orientations that swap rows and columns
 
 Embed = Callable[[torch.Tensor], torch.Tensor]
 
@@ -52,11 +52,11 @@ class ReferenceChain:
         self._lists: Sequence[Sequence[Path]] = []
 
     def prepare(self, lists: Sequence[Sequence[Path]]) -> None:
-        """Takes the lists of files, each of images of one size."""
+        """Sets the lists of files, each of one image size."""
         self._lists = lists
 
     def __call__(self, numbers: Iterable[int]) -> dict[Path, Extracted]:
-        """The faces of the files in the lists `numbers`."""
+        """Returns the faces of the files in the lists `numbers`."""
         faces: dict[Path, Extracted] = {}
         for number in numbers:
             files = self._lists[number]
@@ -97,7 +97,7 @@ def make_reference(settings: DetectSettings, device: str) -> MTCNN:
 
 
 def faces_of(boxes: Any, landmarks: Any, scores: Any) -> Faces:
-    """The faces of one image from what `MTCNN.detect` returns: None for an image without a face."""
+    """The faces of one image's `MTCNN.detect` result; None: no face."""
     count = 0 if boxes is None else len(boxes)
     arrays = (boxes, landmarks, scores) if count else ((), (), ())
     corners, points, confidence = (np.asarray(a, dtype=np.float32) for a in arrays)
@@ -105,7 +105,7 @@ def faces_of(boxes: Any, landmarks: Any, scores: Any) -> Faces:
 
 
 def reference_embedder(weights: ResolvedWeights, device: str | torch.device) -> Embed:
-    """Crops [n, 3, S, S] as the reference cuts them -> embeddings [n, d] of L2 norm 1, on `device`.
+    """Returns the embedder: the reference's crops [n, 3, S, S] -> embeddings [n, d] of L2 norm 1, on `device`.
 
     facenet-pytorch's crops are scaled already, SFace's are RGB in [0, 255]. Raises WeightsMissing or WeightsCorrupt.
     """
@@ -130,13 +130,13 @@ def reference_network(weights: ResolvedWeights) -> Any:
 
 
 def upright_crop(image: Image.Image, landmarks: FloatArray, size: int) -> torch.Tensor:
-    """[3, size, size] float32 RGB in [0, 255]: the face turned and scaled so that its landmarks [5, 2] lie nearest to
-    the template's, sampled linearly, as OpenCV's `FaceRecognizerSF.alignCrop` does it; black beyond the image.
+    """Returns [3, size, size] float32 RGB in [0, 255]: the face with its landmarks [5, 2] fitted to the template's,
+    sampled linearly, as in OpenCV's `FaceRecognizerSF.alignCrop`; black beyond the image.
 
-    OpenCV skips pixels of a face that is much larger than the crop. Here, as in facepipe, such a face is cut 2, 4 or 8
-    times as large and averaged. Without that the embeddings of a box differ by a cosine of down to 0.989.
+    OpenCV skips pixels of faces much larger than the crop. Here, as in facepipe, such a face is cut 2, 4 or 8 times as
+    large and averaged; otherwise the embeddings of a box differ by a cosine of down to 0.989.
     """
-    # A similarity of the plane is one complex factor and a shift, fitted here by least squares from image to crop.
+    # A similarity transform is one complex factor and a shift, fitted by least squares from image to crop.
     places = (np.array(FIVE_POINT_TEMPLATE) + PIXEL_CENTRE) @ (1, 1j)
     points = landmarks.astype(np.float64) @ (1, 1j)
     centred = points - points.mean()
@@ -149,14 +149,14 @@ def upright_crop(image: Image.Image, landmarks: FloatArray, size: int) -> torch.
     times = 2 ** min(max(round(math.log2(abs(step))), 0), MAX_TIMES_LOG2)
     step /= times
     to_region = (step.real, -step.imag, start.real, step.imag, step.real, start.imag)
-    # Of whole numbers Pillow's transform drops the fraction, which costs a cosine of up to 0.002.
+    # On integers Pillow's transform drops the fraction, which costs a cosine of up to 0.002.
     bands = [band.convert("F") for band in image.crop((left, top, right, bottom)).split()]
     frame = ((size * times,) * 2, Image.Transform.AFFINE, to_region, Image.Resampling.BILINEAR)
     return torch.from_numpy(np.stack([np.asarray(band.transform(*frame).reduce(times)) for band in bands]))
 
 
 def read_image(file: Path) -> Image.Image:
-    """The upright picture in RGB. Lets Pillow's errors through."""
+    """The upright picture in RGB. Passes Pillow's errors on."""
     with Image.open(file) as image:
         ImageOps.exif_transpose(image, in_place=True)
         upright: Image.Image = image.convert("RGB")
@@ -171,7 +171,7 @@ def image_size(file: Path) -> tuple[int, int]:
 
 
 def equal_sized(files: Sequence[Path], most_images: int, most_pixels: int) -> list[list[Path]]:
-    """`files` in lists of one size, largest size first. A list keeps to both limits, but has at least one image."""
+    """Groups `files` into lists of one size, largest first. A list respects both limits, but has at least one image."""
     ordered = sorted(((image_size(file), file) for file in files), reverse=True)
     lists: list[list[Path]] = []
     for (width, height), group in groupby(ordered, key=lambda sized: sized[0]):

@@ -1,7 +1,4 @@
-"""The Triton kernel that paints P-Net's canvases on CUDA, straight from the batch's bytes.
-
-Importing this module needs Triton, which comes with torch on Linux.
-"""
+"""The Triton kernel that paints P-Net's canvases on CUDA. Needs Triton."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ from pipeline.extraction.images.triton_kernels import EXACT, PIXELS, TAPS, area_
 def _paint(
     pixels, bases, sizes, tiles, begin, first, out, inside, pool, cells, side, PIXELS: tl.constexpr, TAPS: tl.constexpr
 ):
-    """Program (k, b): the b-th PIXELS of the k-th tile from `begin` on. `tiles` int64 is a `TileTable`'s."""
+    """Program (k, b): the b-th PIXELS of the k-th tile from `begin` on. `tiles` int64 is `TileTable.table`."""
     number = begin + tl.program_id(0).to(tl.int64)
     tile = tiles + 11 * number
     height, width = tl.load(tile + 4).to(tl.int32), tl.load(tile + 5).to(tl.int32)
@@ -37,7 +34,7 @@ def _paint(
     left, right = area_edges(tl.load(tile + 3), column, image_width, tl.load(tile + 10))
     corner = pixels + 3 * tl.load(bases + image)
     red, green, blue = averages(corner, image_width, top, bottom, left, right, 1, False, TAPS)
-    # As `canvases.normalise` does it.
+    # As `canvases.normalise`.
     canvas, y, x = tl.load(tile + 6) - first, tl.load(tile + 7) + row, tl.load(tile + 8) + column
     at = out + (3 * canvas * side + y) * side + x
     tl.store(at, (red - 127.5) * 0.0078125, mask=wanted)
@@ -56,7 +53,7 @@ def _paint(
 
 
 def paint(batch: TorchBatch, tiles: TileTable, first: int, end: int) -> Canvases:
-    """The canvases first .. end - 1 of a packing: `Canvases.empty`, and one launch."""
+    """The canvases first .. end - 1 of a packing, in one launch."""
     canvases = Canvases.empty(end - first, tiles.side, batch.device)
     begin, stop = bisect_left(tiles.canvases, first), bisect_left(tiles.canvases, end)
     grid = (stop - begin, triton.cdiv(max(tiles.areas[begin:stop], default=0), PIXELS))
@@ -71,7 +68,7 @@ def paint(batch: TorchBatch, tiles: TileTable, first: int, end: int) -> Canvases
 
 
 def self_check(device: torch.device) -> str | None:
-    """In what canvases of small pictures differ from those that torch paints on the CPU, or None."""
+    """How canvases of small pictures differ from torch's on the CPU, or None."""
     pictures = sample_pictures()
     packing = pack([[Level(0.9, 75, 88), Level(0.2, 17, 20), Level(1.3, 109, 127)], [Level(0.8, 33, 13)]], 64)
     batch, tiles = TorchBatch(pictures, device), TileTable(packing, device)

@@ -1,11 +1,8 @@
-"""Canvases of one shape, on which torch's P-Net sees the pyramids of a batch.
+"""Canvases of one shape that hold a batch's pyramids for torch's P-Net.
 
-P-Net runs once per few canvases, whatever the number of images and scales, and every call has the same shape: constant
-memory, and fit for graph capture. A level larger than a canvas is cut into tiles that overlap by what P-Net needs, so
-that every cell comes exactly once.
-
-A batch has hundreds of tiles. On CUDA one launch paints those of a call (`canvas_kernel`); `paint_by_torch` copies one
-after the other, which takes longer to launch than to do there.
+P-Net runs once per few canvases, always with one shape: constant memory, and fit for graph capture. Larger levels are
+cut into tiles that overlap by P-Net's needs, so that every cell occurs once. On CUDA one launch paints the hundreds of
+tiles of a call (`canvas_kernel`); tile by tile (`paint_by_torch`), launching would take longer than running.
 """
 
 from __future__ import annotations
@@ -25,12 +22,12 @@ OVERLAP = CELL - STRIDE
 
 
 def normalise(pixels: torch.Tensor) -> torch.Tensor:
-    """[0, 255] -> about [-1, 1], the range that the networks were trained on."""
+    """[0, 255] -> about [-1, 1], the networks' training range."""
     return (pixels - 127.5) * 0.0078125
 
 
 class Tile(NamedTuple):
-    """A rectangle of one level of one image, and its place on a canvas."""
+    """A rectangle of an image's level, and its place on a canvas."""
 
     image: int
     level: int
@@ -45,7 +42,7 @@ class Tile(NamedTuple):
 
 @dataclass(frozen=True)
 class Packing:
-    """The place of every tile on `canvases` canvases of side x side; the tiles are in the order of their canvas."""
+    """The tiles on `canvases` canvases of side x side, in the order of canvases."""
 
     pyramids: Sequence[Sequence[Level]]
     tiles: list[Tile]
@@ -67,13 +64,13 @@ def pack(pyramids: Sequence[Sequence[Level]], side: int) -> Packing:
 
 
 def _spans(length: int, side: int) -> list[tuple[int, int]]:
-    """(start, length) of the pieces of one axis. A piece under 11 pixels would hold no cell."""
+    """(start, length) of an axis's pieces, of at least 11 pixels: smaller ones have no cell."""
     step = side - OVERLAP
     return [(start, min(side, length - start)) for start in range(0, max(length - OVERLAP, 1), step)]
 
 
 def _place(tiles: Sequence[Tile], side: int) -> tuple[list[Tile], int]:
-    """Shelf packing at even positions: tiles from tall to low, side by side on shelves, shelves from the top down."""
+    """Shelf packing at even positions: tiles by falling height, shelves from the top."""
     placed: list[Tile] = []
     canvas, shelf_y, shelf_height, x = 0, 0, 0, 0
     for tile in sorted(tiles, key=lambda t: (-t.height, -t.width)):
@@ -89,7 +86,7 @@ def _place(tiles: Sequence[Tile], side: int) -> tuple[list[Tile], int]:
 
 
 class TileTable:
-    """The tiles of a packing on a device."""
+    """A packing's tiles on a device."""
 
     def __init__(self, packing: Packing, device: torch.device) -> None:
         levels = [packing.pyramids[tile.image][tile.level] for tile in packing.tiles]
@@ -99,24 +96,23 @@ class TileTable:
         self.table = table.to(device, non_blocking=True)
         scales = np.array([level.scale for level in levels], dtype=np.float32)
         self.scale = torch.from_numpy(scales).to(device, non_blocking=True)  # [t]
-        # On the host: the tiles' canvases in ascending order, and their pixels.
+        # On the host: the tiles' canvases in ascending order, and their pixel counts.
         self.canvases = [tile.canvas for tile in packing.tiles]
         self.areas = [tile.height * tile.width for tile in packing.tiles]
         self.side = packing.side
 
     def places(self, tile: torch.Tensor, row: torch.Tensor, column: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """Image, level, and row and column there, of the cells of these tiles at these places on their canvases; [n]
-        int64 each."""
+        """Image, level, row and column there of cells of these tiles at canvas positions; [n] int64 each."""
         image, level, y, x, _, _, _, canvas_y, canvas_x, _, _ = self.table[tile].unbind(1)
         return image, level, row + (y - canvas_y) // 2, column + (x - canvas_x) // 2
 
 
 @dataclass(frozen=True)
 class Canvases:
-    """P canvases of side S, and what `torch_networks.CanvasPNet` has to know of them."""
+    """P canvases of side S, with masks for `torch_networks.CanvasPNet`."""
 
-    pixels: torch.Tensor  # [P, 3, S, S] float32, normalised, 0 between the tiles
-    # bool: which outputs of the first convolution and of the pooling depend on one tile alone.
+    pixels: torch.Tensor  # [P, 3, S, S] float32, normalised, 0 between tiles
+    # bool: outputs of the first convolution and the pooling that depend on one tile alone.
     inside: torch.Tensor  # [P, 1, S - 2, S - 2]
     pooled_inside: torch.Tensor  # [P, 1, S / 2 - 1, S / 2 - 1]
     cells: torch.Tensor  # [P, S / 2 - 5, S / 2 - 5] int64: the tile of each cell of the network's output, -1 for none
@@ -135,7 +131,7 @@ class Canvases:
 
 
 def paint_by_torch(batch: TorchBatch, packing: Packing, count: int) -> Canvases:
-    """The packing's canvases and empty ones, `count` in all, tile by tile."""
+    """`count` canvases, the last ones empty, painted tile by tile."""
     canvases = Canvases.empty(count, packing.side, batch.device)
     numbers = defaultdict(list)
     for number, tile in enumerate(packing.tiles):

@@ -1,9 +1,8 @@
-"""Face detection: MTCNN over batches of images of any mix of sizes.
+"""Face detection: MTCNN over batches of images of mixed sizes.
 
-Zhang et al. 2016, "Joint Face Detection and Alignment Using Multitask Cascaded Convolutional Networks", with the
-weights, thresholds and box arithmetic of facenet-pytorch, so that it finds the same faces. The execution is our own:
-P-Net runs over the pyramids of all images at once, all candidate crops of a batch are cut in one gather,
-and the host waits for the device four times: for P-Net's cells, and for who is left before each network and in the end.
+Zhang et al. 2016, "Joint Face Detection and Alignment Using Multitask Cascaded Convolutional Networks", with
+facenet-pytorch's weights, thresholds and box arithmetic, to find the same faces. P-Net runs over all pyramids at once,
+one gather cuts all crops. The host waits four times: for P-Net's cells, for the candidates of each network, at the end.
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ from pipeline.runtime.arrays import floats, integers, module_of, stable_order, w
 from pipeline.runtime.stage_times import DETECTION, ONET, PNET, RNET, CallCounts, StageTimes
 from pipeline.types import Array, ByteArray, Detections
 
-_ACROSS_LEVELS: Final = 0.7  # the overlap above which a box of P-Net drops one of another level
-# Of the networks of crops: the side of a crop, and the widths of the outputs.
+_ACROSS_LEVELS: Final = 0.7  # maximum overlap of P-Net's boxes from different levels
+# Side of a crop, and widths of the outputs.
 _CROPS: Final = {RNET: (24, (4, 2)), ONET: (48, (4, 10, 2))}
 
 
@@ -33,11 +32,11 @@ class MtcnnNetworks(Protocol):
 
     @property
     def crops_per_call(self) -> int:
-        """The most in a call of `run`."""
+        """The maximum for `run`."""
         ...
 
     def computing(self) -> AbstractContextManager[object]:
-        """Around all work with the networks and their arrays."""
+        """For all work with the networks and their arrays."""
         ...
 
     def memory(self, pixels: int) -> ByteArray:
@@ -51,17 +50,17 @@ class MtcnnNetworks(Protocol):
     def likely_cells(
         self, batch: Any, pyramids: Sequence[Sequence[Level]], threshold: float, counts: CallCounts
     ) -> Cells:
-        """P-Net's cells in all levels with a probability of a face of at least `threshold`."""
+        """P-Net's cells in all levels with a face probability of at least `threshold`."""
         ...
 
     def run(self, stage: str, pixels: Array) -> tuple[Array, ...]:
-        """R- or O-Net: crops [n, 3, size, size] float32 in [0, 255] -> box regressions [n, 4], O-Net's landmarks
-        [n, 10], probabilities [n, 2]."""
+        """R- or O-Net: crops [n, 3, size, size] float32 in [0, 255] -> box regressions [n, 4], O-Net's landmarks [n,
+        10], probabilities [n, 2]."""
         ...
 
 
 class _Candidates(NamedTuple):
-    """n boxes between two stages. Those that are not kept stay in until the host waits for the device anyway."""
+    """n boxes between stages, including dropped ones until the host waits anyway."""
 
     image: Array  # [n] int64
     boxes: Array  # [n, 4] float32 xyxy
@@ -69,7 +68,7 @@ class _Candidates(NamedTuple):
 
 
 class MtcnnDetector:
-    """Finds faces in an ImageBatch; `counts` are the calls of each stage's network so far."""
+    """Detects faces in an ImageBatch; `counts` counts the calls of each network."""
 
     def __init__(self, networks: MtcnnNetworks, settings: DetectSettings) -> None:
         self.networks = networks
@@ -77,10 +76,9 @@ class MtcnnDetector:
         self.counts = {stage: CallCounts() for stage in DETECTION}
 
     def __call__(self, batch: ImageBatch, times: StageTimes | None = None) -> Detections:
-        """The faces of the batch with a confidence of at least `settings.min_confidence`; `times` takes the time of
-        each of the three stages.
+        """Faces with a confidence of at least `settings.min_confidence`; `times` records the stages.
 
-        Batch and single image give the same boxes up to the rounding of float32 convolutions.
+        Batches and single images give equal boxes up to float32's rounding.
         """
         times = StageTimes() if times is None else times
         with times.on_device(PNET):
@@ -91,7 +89,7 @@ class MtcnnDetector:
             return self._output(batch, faces)
 
     def _propose(self, batch: ImageBatch) -> _Candidates:
-        """First stage: P-Net over all pyramids; boxes with their regression applied, made square."""
+        """First stage: P-Net over all pyramids; squared boxes after regression."""
         settings = self.settings
         pyramids = [pyramid(h, w, settings.min_face_px, settings.factor) for h, w in batch.host_sizes]
         cells = self.networks.likely_cells(batch, pyramids, settings.pnet_threshold, self.counts[PNET])
@@ -105,7 +103,7 @@ class MtcnnDetector:
         scores, group = cells.probability[order], xp.where(kept, image, len(batch))
         if most_overlap(settings.min_face_px, settings.factor) > _ACROSS_LEVELS:
             again, kept = suppress(boxes, scores, group, len(batch), _ACROSS_LEVELS)
-        else:  # none would drop another, and the largest group would take longer than the networks
+        else:  # none could drop another, and the largest group would be slower than the networks
             _, again = by_group(scores, group)
             kept = kept[again]
         boxes = _square(_shift(boxes, cells.regression[order], extra=0))
@@ -122,8 +120,7 @@ class MtcnnDetector:
         return _Candidates(image[order], boxes[order], kept)
 
     def _output(self, batch: ImageBatch, faces: _Candidates) -> Detections:
-        """Third stage: O-Net gives the final boxes and the landmarks. By image, then from the largest box to the
-        smallest, ties by confidence."""
+        """Third stage: O-Net's final boxes and landmarks, by image, then falling area, ties by confidence."""
         image, boxes, crops = _inside(batch, faces)
         regression, points, probability = self._run(batch, image, crops, ONET)
         scores = probability[:, 1]
@@ -140,7 +137,7 @@ class MtcnnDetector:
         return Detections(image[order], boxes[order], landmarks[order], scores[order])
 
     def _run(self, batch: ImageBatch, image: Array, crops: Array, stage: str) -> list[Array]:
-        """The outputs [n, width] of the stage's network for the crops [n, 4] of images [n]."""
+        """Outputs [n, width] of the stage's network for the crops [n, 4] of images [n]."""
         size, widths = _CROPS[stage]
         outputs = [tuple(batch.empty((0, width)) for width in widths)]
         step = self.networks.crops_per_call
@@ -152,10 +149,9 @@ class MtcnnDetector:
 
 
 def _inside(batch: ImageBatch, faces: _Candidates) -> tuple[Array, Array, Array]:
-    """Image [n] and box [n, 4] of the kept candidates that overlap their image, and the overlap: [n, 4] int64, half
-    open.
+    """Image [n] and box [n, 4] of kept candidates that overlap their image, and the overlap [n, 4] int64, half open.
 
-    The networks count pixels from 1 and include both ends, so the first pixel is x1 - 1.
+    The networks count pixels from 1, both ends included: the first pixel is x1 - 1.
     """
     xp, corners = module_of(faces.boxes), integers(faces.boxes)
     size = xp.flip(batch.sizes[faces.image], (1,))
@@ -165,7 +161,7 @@ def _inside(batch: ImageBatch, faces: _Candidates) -> tuple[Array, Array, Array]
 
 
 def _shift(boxes: Array, regression: Array, extra: int) -> Array:
-    """Moves each corner by a share of the box's sides; `extra` is 1 where sides include both end pixels."""
+    """Moves corners by fractions of the box's sides; `extra` is 1 if sides include both end pixels."""
     sides = boxes[:, 2:] - boxes[:, :2] + extra
     return boxes + regression * module_of(boxes).concatenate([sides, sides], axis=1)
 

@@ -1,7 +1,4 @@
-"""The three networks of MTCNN on the host, in compiled loops.
-
-Importing this module needs numba.
-"""
+"""MTCNN's networks on the host, in compiled loops. Needs numba."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ from pipeline.runtime.threads import over_threads, single_threaded_blas
 from pipeline.types import ByteArray, FloatArray
 
 Weights = Mapping[str, FloatArray]  # a network's parameters by facenet-pytorch's names
-_CROPS_PER_JOB: Final = 32  # the loops take 8 at a time
+_CROPS_PER_JOB: Final = 32  # the loops process 8 at a time
 
 
 class HostNetworks:
@@ -36,7 +33,7 @@ class HostNetworks:
         pnet = weights["pnet"]
         first, second, third = _packed_layers(pnet, 3)
         face, box = (_layer(pnet, name) for name in ("conv4_1", "conv4_2"))
-        self._pnet = (first, second, third, _flat(*face), _flat(*box))  # as `network_kernels.scan_level` takes them
+        self._pnet = (first, second, third, _flat(*face), _flat(*box))  # arguments of `network_kernels.scan_level`
         self._crop_networks = {
             RNET: CropNetwork(weights["rnet"], network_kernels.rnet_features, 3, "4", ("5_2", "5_1")),
             ONET: CropNetwork(weights["onet"], network_kernels.onet_features, 4, "5", ("6_2", "6_3", "6_1")),
@@ -54,18 +51,18 @@ class HostNetworks:
     def likely_cells(
         self, batch: HostBatch, pyramids: Sequence[Sequence[Level]], threshold: float, counts: CallCounts
     ) -> Cells:
-        """Runs P-Net level by level, on several threads. The answers do not depend on the batch."""
+        """Runs P-Net by level, on several threads, independently of the batch."""
         jobs = [(image, k, level) for image, levels in enumerate(pyramids) for k, level in enumerate(levels)]
-        order = sorted(range(len(jobs)), key=lambda j: -jobs[j][2].height * jobs[j][2].width)  # no long job at the end
+        order = sorted(range(len(jobs)), key=lambda j: -jobs[j][2].height * jobs[j][2].width)  # long jobs first
         found = over_threads(lambda j: self._scan(batch.image(jobs[j][0]), jobs[j][2], threshold), order)
         by_job = dict(zip(order, found, strict=True))
         counts.add(len(jobs))
         return _joined(jobs, [by_job[j] for j in range(len(jobs))])
 
     def _scan(self, pixels: ByteArray, level: Level, threshold: float) -> tuple[npt.NDArray[np.int32], FloatArray]:
-        """The likely cells of one level: (row, column) [n, 2], and probability and regression [n, 5]."""
+        """A level's likely cells: (row, column) [n, 2], and probability and regression [n, 5]."""
         room = max(0, (level.height - 1) // 2 - 4) * max(0, (level.width - 1) // 2 - 4)
-        # Pages that are never written take no memory.
+        # Pages never written take no memory.
         cells, answers = np.empty((room, 2), np.int32), np.empty((room, 5), np.float32)
         rows = pixels.reshape(len(pixels), -1)
         sides = level.height, level.width
@@ -77,8 +74,7 @@ class HostNetworks:
 
 
 class CropNetwork:
-    """R- or O-Net: [n, 3, size, size] float32 in [0, 255] -> the network's outputs [n, width], the probabilities
-    last."""
+    """R- or O-Net: [n, 3, size, size] float32 in [0, 255] -> outputs [n, width], probabilities last."""
 
     def __init__(
         self,
@@ -88,7 +84,7 @@ class CropNetwork:
         dense: str,
         outputs: Sequence[str],
     ) -> None:
-        """`loop` has the convolutions; `dense` and `outputs` are the numbers of the dense layers after them."""
+        """`loop` has the convolutions; `dense` and `outputs` number the dense layers."""
         self._loop = loop
         self._layers = _packed_layers(weights, convolutions)
         self._dense = _dense(weights, dense)
@@ -111,7 +107,7 @@ class CropNetwork:
 
 
 def _packed_layers(weights: Weights, count: int) -> list[FloatArray]:
-    """The first `count` convolutions of a network with their activations, as the loops take them."""
+    """The first `count` convolutions with their activations, packed for the loops."""
     return [packed_layer(*_layer(weights, f"conv{k}"), weights[f"prelu{k}.weight"]) for k in range(1, count + 1)]
 
 
@@ -121,7 +117,7 @@ def _layer(weights: Weights, name: str) -> tuple[FloatArray, FloatArray]:
 
 
 def _dense(weights: Weights, number: str) -> tuple[FloatArray, FloatArray]:
-    """Those of a dense layer, as `network_kernels.dense` takes them."""
+    """A dense layer's, for `network_kernels.dense`."""
     weight, bias = _layer(weights, f"dense{number}")
     return np.ascontiguousarray(weight.T), bias
 
@@ -133,12 +129,12 @@ def _product(x: FloatArray, weight: FloatArray, bias: FloatArray) -> FloatArray:
 
 
 def _flat(weight: FloatArray, bias: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """A convolution of 1 x 1 as a dense layer."""
+    """A 1 x 1 convolution as a dense layer."""
     return np.ascontiguousarray(weight.reshape(len(weight), -1)), bias
 
 
 def _joined(jobs: Sequence[tuple[int, int, Level]], parts: Sequence[tuple[npt.NDArray[np.int32], FloatArray]]) -> Cells:
-    """The cells of all jobs: (image, level's number, level)."""
+    """The cells of all jobs: (image, level's index, level)."""
     counts = [len(cells) for cells, _ in parts]
     image, level = (np.repeat(np.array([job[k] for job in jobs], dtype=np.int64), counts) for k in (0, 1))
     scale = np.repeat(np.array([job[2].scale for job in jobs], dtype=np.float32), counts)

@@ -1,16 +1,14 @@
-"""The compiled loops of the networks on the CPU.
+"""Compiled loops of the networks on the CPU.
 
-`scan_level` runs P-Net over one pyramid level, straight from an image's pixels, two rows at a time. Of each layer only
-the last rows are kept, as many as the next two rows need: a level of any size takes a few hundred kilobytes, which stay
-in the processor's cache, and no canvas, padding or mask. Products and sums may be fused (`contract`), in an order of
-our own: probabilities differ from torch's by rounding, as those of any two libraries do.
+`scan_level` runs P-Net over a pyramid level, directly from an image's pixels, two rows at a time. It keeps only the
+rows that the next two need: a few hundred kilobytes, in the processor's cache, without canvas, padding or mask.
+Products and sums may be fused (`contract`) and reordered: probabilities differ from torch's by rounding.
 
-`rnet_features` and `onet_features` run the layers before the dense ones, for 8 crops at a time. The rows of such small
-crops are too short for vector instructions, so the same pixel of up to 8 crops lies side by side, and a row of pixels
-is one long row of numbers. Arrays are [rows, channels, n] float32, n a row of pixels and the room behind it that
-`row_convolutions` asks for. Of a layer that is pooled only four rows are kept.
+`rnet_features` and `onet_features` run the layers before the dense ones, for 8 crops at a time: their rows are too
+short for vector instructions, so equal pixels of the crops are interleaved. Arrays are [rows, channels, n] float32, n a
+row of pixels and `row_convolutions`' extra room. Of pooled layers only four rows are kept.
 
-Importing this module needs numba; it compiles, or loads what an earlier process compiled.
+Needs numba; importing it compiles the loops or loads them from the cache.
 """
 
 from __future__ import annotations
@@ -27,8 +25,8 @@ from pipeline.extraction.images.resampling_kernels import average_row, bins, scr
 from pipeline.runtime import vector_code
 from pipeline.runtime.compiled import FUSED, compiled
 
-_CHANNELS1: Final = 10  # output channels of P-Net's first layer; its packed weights have 12
-_MARGIN: Final = 1e-3  # of logits: far more than their rounding
+_CHANNELS1: Final = 10  # outputs of P-Net's first layer; its packed weights have 12
+_MARGIN: Final = 1e-3  # of logits: far above their rounding
 _LANES: Final = 8  # crops at a time: one vector
 _INLINED: Final = (vector_code, resampling_kernels, packing, row_convolutions)
 
@@ -42,7 +40,7 @@ def _convolve_next(rows: Any, y: int, products: Any, layer: Any, count: int, out
 
 @compiled(**FUSED)
 def _pool_rows(upper: Any, lower: Any, count: int, out: Any) -> None:
-    """The largest of each 2 x 2 values of two rows [c, >= count]: [c, ceil(count / 2)], 2 x 1 at an odd end."""
+    """2 x 2 maxima of two rows [c, >= count]: [c, ceil(count / 2)], 2 x 1 at an odd end."""
     for channel in range(out.shape[0]):
         top, bottom, row = upper[channel], lower[channel], out[channel]
         for x in range(count // 2):
@@ -64,9 +62,8 @@ def _normalise(level: Any, count: int) -> None:
 def _likely_cells(
     features: Any, count: int, face: Any, min_logit: float, threshold: float, logits: Any, columns: Any
 ) -> int:
-    """The cells of a row whose probability of a face is at least `threshold`: writes their columns, and their
-    probabilities to the beginning of `logits`; returns their number. All of them have at least `min_logit`: below it
-    the exact probability is not computed."""
+    """Finds a row's cells with a face probability >= `threshold`: writes their columns, and probabilities to the start
+    of `logits`; returns their number. Cells below `min_logit`, a lower bound, are not computed exactly."""
     weights, bias = face
     for x in range(count):
         logits[x] = bias[1] - bias[0]
@@ -86,7 +83,7 @@ def _likely_cells(
 
 @compiled(**FUSED)
 def _probability(features: Any, x: int, weights: Any, bias: Any) -> Any:
-    """The softmax of one cell's two outputs, computed as torch does."""
+    """Softmax of one cell's two outputs, as in torch."""
     no, yes = bias[0], bias[1]
     for channel in range(len(features)):
         no += weights[0, channel] * features[channel, x]
@@ -100,7 +97,7 @@ def _probability(features: Any, x: int, weights: Any, bias: Any) -> Any:
 def _write_cells(
     features: Any, y: int, columns: Any, probabilities: Any, count: int, box: Any, cells: Any, answers: Any
 ) -> None:
-    """The likely cells of row y with their box regressions: fills the first `count` of `cells` and `answers`."""
+    """Writes row y's likely cells and box regressions to the first `count` of `cells` and `answers`."""
     weights, bias = box
     for i in range(count):
         cells[i, 0], cells[i, 1], answers[i, 0] = y, columns[i], probabilities[i]
@@ -130,19 +127,19 @@ def scan_level(
     cells: Any,
     answers: Any,
 ) -> int:
-    """P-Net over one level of one image: returns the number of cells with a probability of at least `threshold`.
+    """P-Net over a level of an image: returns the number of cells with a probability >= `threshold`.
 
-    `pixels` [height, width * 3] uint8; the level is the image resampled by area, at least 12 pixels on a side.
-    `layer1`, `layer2`, `layer3`: the convolutions, from `packing.packed_layer`; `face` and `box`: weights
-    [2 or 4, 32] and bias. Fills `cells` [n, 2] with (row, column) and `answers` [n, 5] with the probability and box
-    regression of each, row by row; n must be the number of all cells of the level.
+    `pixels` [height, width * 3] uint8; the level is the image resampled by area, at least 12 pixels per side. `layer1`
+    to `layer3` are from `packing.packed_layer`; `face` and `box` are weights [2 or 4, 32] and bias. Fills `cells` [n,
+    2] with (row, column) and `answers` [n, 5] with probability and box regression, by row; n must be the level's number
+    of cells.
     """
     height, width = pixels.shape[0], pixels.shape[1] // 3
     pooled_height, pooled_width = (level_height - 1) // 2, (level_width - 1) // 2
     left, right = np.empty(level_width, np.int64), np.empty(level_width, np.int64)
     widths, scratch = np.empty(level_width, np.float32), np.zeros(scratch_room(width), np.int32)
     bins(width, left, right, widths)
-    # The last rows of each layer, row y at y % 4. The values behind a row are never used, but should be numbers.
+    # Each layer's last rows, row y at y % 4. Values behind a row are unused, but should be numbers.
     level = np.zeros((4, 3, row_room(level_width)), np.float32)
     first = np.zeros((2, OUTPUTS * len(layer1), row_room(level_width - 2)), np.float32)
     pooled = np.zeros((4, _CHANNELS1, row_room(pooled_width)), np.float32)
@@ -151,9 +148,9 @@ def scan_level(
     products1, products2 = np.empty((4, *level.shape[1:]), np.float32), np.empty((4, *pooled.shape[1:]), np.float32)
     products3 = np.empty((4, *second.shape[1:]), np.float32)
     logits, columns = np.empty(pooled_width, np.float32), np.empty(pooled_width, np.int32)
-    # At most 16, where the probability is still below 1 in float32, so that any threshold can be reached.
+    # At most 16: its probability is below 1 in float32, so any threshold can be reached.
     min_logit = np.float32(min(np.log(threshold / (np.float32(1) - threshold)) - _MARGIN, 16.0))
-    made, total = 0, 0  # rows of the level so far, and likely cells
+    made, total = 0, 0  # level rows so far, and likely cells
     for y in range(pooled_height):
         both = 2 * y + 3 < level_height  # an odd last row has no second one
         while made < min(2 * y + 4, level_height):
@@ -180,7 +177,7 @@ def scan_level(
 
 @compiled(**FUSED)
 def _side_by_side(crops: Any) -> Any:
-    """Crops [n, 3, size, size] in [0, 255], normalised as `canvases.normalise` does."""
+    """Interleaves crops [n, 3, size, size] in [0, 255], normalised like `canvases.normalise`."""
     lanes, channels, height, width = crops.shape
     out = np.zeros((height, channels, row_room(width * lanes)), np.float32)
     for n in range(lanes):
@@ -194,9 +191,9 @@ def _side_by_side(crops: Any) -> Any:
 
 @compiled(**FUSED)
 def _convolve_rows(x: Any, y: int, layer: Any, taps: int, lanes: int, count: int, products: Any, out: Any) -> None:
-    """Rows y and y + 1 of a convolution of taps x taps: row k to out[k modulo the rows of `out`], a power of two."""
+    """Rows y and y + 1 of a taps x taps convolution: row k to out[k modulo the rows of `out`], a power of two."""
     last, kept = len(x) - 1, len(out) - 1
-    # A 2 x 2 convolution has a third row of zero weights: nothing depends on the last row, and the fourth product is 0.
+    # A 2 x 2 convolution has a third row of zero weights: the last row has no effect, the fourth product is 0.
     four_products(x[y], x[y + 1], x[min(y + 2, last)], x[min(y + 3, last)], products)
     fourth = y + 3 <= last and taps == 3
     convolve_pair(products, layer, taps, lanes, count, out, y & kept, (y + 1) & kept, fourth)
@@ -215,10 +212,8 @@ def _convolve(x: Any, layer: Any, width: int, lanes: int) -> Any:
 
 @compiled(**FUSED)
 def _pool_row(upper: Any, middle: Any, lower: Any, side: int, lanes: int, width: int, highest: Any, out: Any) -> None:
-    """The largest value of three rows of `width` pixels and of `side` columns, at every second pixel: a row of `out`.
-
-    `highest` [>= (width + 1) * lanes] is scratch.
-    """
+    """Maxima over three rows of `width` pixels and `side` columns, at every second pixel: a row of `out`. `highest` [>=
+    (width + 1) * lanes] is scratch."""
     count = width * lanes
     highest[count : count + lanes] = -np.inf  # windows are clipped at the end
     for channel in range(len(out)):
@@ -233,15 +228,15 @@ def _pool_row(upper: Any, middle: Any, lower: Any, side: int, lanes: int, width:
 
 @compiled(**FUSED)
 def _convolve_and_pool(x: Any, layer: Any, width: int, side: int, lanes: int) -> Any:
-    """A 3 x 3 convolution of rows of `width` pixels, and the largest of each side x side of its outputs, 2 apart;
-    windows that reach over the end are clipped. Returns also the width of the output."""
+    """A 3 x 3 convolution of rows of `width` pixels, then side x side maxima with stride 2, clipped at the end. Also
+    returns the new width."""
     channels, rows, width = OUTPUTS * len(layer), len(x) - 2, width - 2
     pooled_rows, pooled_width = (rows - side + 1) // 2 + 1, (width - side + 1) // 2 + 1
     products = np.empty((4, x.shape[1], x.shape[2]), np.float32)
     last_rows = np.zeros((4, channels, row_room(width * lanes)), np.float32)
     highest = np.empty((width + 1) * lanes, np.float32)
     out = np.zeros((pooled_rows, channels, row_room(pooled_width * lanes)), np.float32)
-    made = np.int64(0)  # with a plain 0 numba would compile a second version of the functions that take it
+    made = np.int64(0)  # for a plain 0 numba would compile second versions of the callees
     for y in range(pooled_rows):
         last = min(2 * y + side, rows) - 1
         while made <= last:
@@ -254,7 +249,7 @@ def _convolve_and_pool(x: Any, layer: Any, width: int, side: int, lanes: int) ->
 
 @compiled(**FUSED)
 def _write_features(x: Any, width: int, lanes: int, out: Any) -> None:
-    """The features of each crop in the dense layers' order: column, row, channel. Fills `out` [n, f]."""
+    """Crops' features in the dense layers' order (column, row, channel). Fills `out` [n, f]."""
     rows, channels = x.shape[:2]
     for n in range(lanes):
         for column in range(width):
@@ -289,8 +284,8 @@ def onet_features(crops: Any, layer1: Any, layer2: Any, layer3: Any, layer4: Any
 
 @compiled("void(f4[:,::1], f4[:,::1], f4[::1], f4[:,::1])", **FUSED)
 def dense(x: Any, weights: Any, bias: Any, out: Any) -> None:
-    """A dense layer: x [n, i], weights [i, o] and bias [o] -> `out` [n, o]. A row's sums have the same order, and the
-    same bits, whatever the other rows are; those of a matrix product of BLAS have not."""
+    """A dense layer: x [n, i], weights [i, o], bias [o] -> `out` [n, o]. Unlike in BLAS, a row's bits do not depend on
+    others."""
     for start in range(0, len(x), _LANES):
         end = min(start + _LANES, len(x))
         for n in range(start, end):

@@ -11,12 +11,12 @@ from pipeline.types import Array
 def suppress(
     boxes: Array, scores: Array, groups: Array, count: int, limit: float, of_smaller: bool = False
 ) -> tuple[Array, Array]:
-    """Which boxes stay when each, from the highest score on, drops those of its group that overlap it by > `limit`.
+    """By falling score, each box drops those of its group that overlap it by > `limit`.
 
-    boxes [n, 4] float32 xyxy, scores [n] float32 >= 0, groups [n] int64: an image, or an image's level. Boxes of group
-    `count` are out already: they drop none and do not stay. The overlap is a share of the union, or `of_smaller`, the
-    last step of MTCNN, a share of the smaller area, where sides count both end pixels. Returns the positions in order
-    of group, falling score and position, [n] int64, and which of them stay, [n] bool. Waits for no CUDA device.
+    boxes [n, 4] float32 xyxy, scores [n] float32 >= 0, groups [n] int64: images, or their levels. Boxes of group
+    `count` are excluded. The overlap is relative to the union, or with `of_smaller` (MTCNN's last step) to the smaller
+    area, with sides that count both end pixels. Returns indices by group, falling score and index, [n] int64, and which
+    are kept, [n] bool. Does not wait for a CUDA device.
     """
     keys, order = by_group(scores, groups)
     boxes = boxes[order]
@@ -31,9 +31,9 @@ def suppress(
 
 
 def by_group(scores: Array, groups: Array) -> tuple[Array, Array]:
-    """Positions in order of group, falling score and position, [n] int64, and before them the keys that have this
-    order: those of group g begin at g << 32. Scores are >= 0."""
-    # The bits of floats >= 0 are in the order of the floats, so one key sorts by both.
+    """Sort keys, those of group g from g << 32 on, and indices by group, falling score and index; [n] int64. Scores are
+    >= 0."""
+    # Bits of floats >= 0 sort like the floats, so one key suffices.
     keys = (groups + 1 << 32) - 1 - float_bits(scores)
     order = stable_order(keys)
     return keys[order], order

@@ -1,4 +1,4 @@
-"""The weights of the three networks as the compiled loops read them: transformed, in the order of the loops."""
+"""The networks' weights in the compiled loops' form and order."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ OUTPUTS: Final = 4  # output channels at a time
 
 
 def packed_layer(weight: FloatArray, bias: FloatArray, slope: FloatArray) -> FloatArray:
-    """A convolution of 3 x 3 or 2 x 2 and its PReLU: [o / 4, 8 + 4 * c * k * 4] float32, o padded to a multiple of 4.
+    """A 3 x 3 or 2 x 2 convolution and its PReLU: [o / 4, 8 + 4 * c * k * 4] float32, o padded to a multiple of 4.
 
-    For each 4 output channels the biases and the slopes, then the weights of Winograd's four products of rows (see
-    `row_convolutions`), each by input channel and column. A convolution of two rows gets a third row of zeros.
+    Per 4 outputs: biases, slopes, and weights of Winograd's four products of rows (`row_convolutions`), by input
+    channel and column. A third row of zeros completes 2 x 2.
     """
     weights = weight.astype(np.float64)
     outputs, channels, rows, columns = weights.shape

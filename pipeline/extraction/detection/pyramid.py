@@ -1,4 +1,4 @@
-"""The image pyramids of a batch, and the cells of P-Net's output over them."""
+"""Image pyramids, and cells of P-Net's output."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ STRIDE = 2  # pixels between neighbouring cells
 
 @dataclass(frozen=True)
 class Level:
-    """One step of an image's pyramid: the image resampled to height x width by `scale`."""
+    """An image resampled to height x width by `scale`."""
 
     scale: float
     height: int
@@ -20,9 +20,9 @@ class Level:
 
 
 def pyramid(height: int, width: int, min_face_px: int, factor: float) -> list[Level]:
-    """The levels of an image, the largest first; none for an image too small to hold a face.
+    """An image's levels, largest first; none if it is too small for a face.
 
-    Scales and sizes as in facenet-pytorch: a face of min_face_px is as large as one cell in the first level.
+    As in facenet-pytorch: a face of min_face_px fills a cell in the first level.
     """
     scale = CELL / min_face_px
     shorter = min(height, width) * scale
@@ -35,10 +35,9 @@ def pyramid(height: int, width: int, min_face_px: int, factor: float) -> list[Le
 
 
 def most_overlap(min_face_px: int, factor: float) -> float:
-    """A bound on the intersection over union of the boxes of two cells in different levels of a pyramid.
+    """Upper bound of the intersection over union of two cells' boxes in different levels.
 
-    The smaller box lies in the larger one at best. Their corners are whole pixels, so each side may be off by one; that
-    counts most for the two smallest.
+    At best the smaller box is inside the larger. Rounded corners may change sides by one, most for the two smallest.
     """
     side = (CELL - 1) * min_face_px / CELL
     return ((side + 1) / (side / factor - 1)) ** 2
@@ -54,4 +53,4 @@ class Cells:
     column: Array  # [n] int64, in the level
     row: Array  # [n] int64
     probability: Array  # [n] float32
-    regression: Array  # [n, 4] float32, shares of the cell's sides
+    regression: Array  # [n, 4] float32, relative to the cell's sides

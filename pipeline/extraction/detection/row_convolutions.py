@@ -1,12 +1,10 @@
-"""Two rows of a 3 x 3 convolution at once, in vector instructions: the base of the compiled loops of detection.
+"""Two rows of a 3 x 3 convolution at once, in vector instructions, for detection's compiled loops.
 
-Down the rows it uses Winograd's F(2, 3) (Winograd 1980, "Arithmetic Complexity of Computations"; Lavin & Gray 2015,
-"Fast Algorithms for Convolutional Neural Networks"): two output rows take four products of rows instead of six. Its
-sums and halves are as exact as any others in float32. Along the row the three columns are multiplied one by one.
+Across rows it uses Winograd's F(2, 3) (Winograd 1980, "Arithmetic Complexity of Computations"; Lavin & Gray 2015, "Fast
+Algorithms for Convolutional Neural Networks"): four products of rows instead of six, at float32's usual accuracy. Along
+the row columns are multiplied one by one. Registers accumulate 4 output channels and 24 numbers of a row.
 
-The products are added up in registers: 4 output channels and 24 numbers of a row at a time.
-
-Importing this module needs numba. The machine code becomes a part of the loop that calls it.
+Needs numba. The machine code is compiled into the calling loop.
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ _ZERO: Final = ir.Constant(_NUMBERS, [0.0] * VECTOR)
 
 
 class _Tile(Writer):
-    """Writes the instructions of one tile, from the arguments of the call in `convolve_pair`."""
+    """Emits one tile's instructions, from the arguments in `convolve_pair`."""
 
     def __init__(self, context: Any, builder: Any, vectors: int, kinds: Any, arguments: Any) -> None:
         super().__init__(context, builder)
@@ -37,7 +35,7 @@ class _Tile(Writer):
         self._layer_at, self._upper_at, self._lower_at, self._out_row, self._lower_channels = values[8:]
 
     def write(self) -> None:
-        """Upper row: products 0 + 1 + 2; lower row: 0 - 1 + 3. Both get the bias, which starts product 0."""
+        """Upper row: products 0 + 1 + 2; lower row: 0 - 1 + 3. Product 0 starts with the bias."""
         bias = [self._spread(self.sum(self._layer_at, o)) for o in range(OUTPUTS)]
         even = self._add_product(0, [b for b in bias for _ in range(self._vectors)], self._channels)
         odd = self._add_product(1, [_ZERO] * len(even), self._channels)
@@ -47,7 +45,7 @@ class _Tile(Writer):
         self._finish(self._add_product(3, lower, self._lower_channels), self._lower_at)
 
     def _add_product(self, product: int, starts: Sequence[Any], channels: Any) -> list[Any]:
-        """`starts` plus one of the four products: its weights times its rows, summed over channels and columns."""
+        """`starts` plus one of the four products: weights times rows, summed over channels and columns."""
         sums = [cgutils.alloca_once_value(self.builder, start) for start in starts]
         weights = self.product(self.product(self._channels, self._taps), OUTPUTS)
         weights_at = self.sum(self._layer_at, 2 * OUTPUTS, self.product(weights, product))
@@ -84,7 +82,7 @@ class _Tile(Writer):
 
 
 def _tile(vectors: int) -> Any:
-    """The instruction that computes 4 output channels and `vectors` vectors of two output rows."""
+    """The instruction for 4 output channels and `vectors` vectors of two output rows."""
 
     @intrinsic  # type: ignore[untyped-decorator]
     def tile(_: Any, products: Any, layer: Any, out: Any, places: Any) -> Any:
@@ -102,7 +100,7 @@ _tile1, _tile2, _tile3 = _tile(1), _tile(2), _tile(3)
 
 @compiled(**FUSED)
 def row_room(count: int) -> int:
-    """The length of a row that holds `count` numbers: whole vectors are read and written, from any column on."""
+    """Length of a row for `count` numbers: whole vectors are read and written, from any column on."""
     return -(-count // VECTOR) * VECTOR + VECTOR
 
 
@@ -122,9 +120,9 @@ def convolve_pair(
 ) -> None:
     """Two rows of a convolution and its PReLU: fills the first `count` numbers of out[upper] and out[lower].
 
-    `products` [4, c, n] from `four_products`; `layer` from `packing.packed_layer`, with `taps` columns that are
-    `step` numbers apart; `out` [rows, o, m]. n and m are at least `row_room` of the rows' lengths; the room behind them
-    gets arbitrary values. Without the `fourth` product out[lower] lacks the third row of weights.
+    `products` [4, c, n] from `four_products`; `layer` from `packing.packed_layer`, with `taps` columns, `step` numbers
+    apart; `out` [rows, o, m]. n and m are >= `row_room` of the rows' lengths; the extra room gets arbitrary values.
+    Without the `fourth` product out[lower] lacks the third row of weights.
     """
     channels, row, out_row = products.shape[1], products.shape[2], out.shape[2]
     lower_channels = channels if fourth else 0

@@ -1,10 +1,7 @@
-"""Greedy suppression on CUDA, in one launch for all groups of a batch.
+"""Greedy suppression on CUDA, in one launch for a batch.
 
-A program walks the boxes of its group in falling score, `_BLOCK` at a time: those that an earlier box drops are out,
-and of the others each drops later ones. The arithmetic is that of `torch_nms.on_host`, so that every box gets the same
-verdict.
-
-Importing this module needs Triton, which comes with torch on Linux.
+A program walks its group's boxes by falling score, `_BLOCK` at a time: earlier boxes drop some, then the block resolves
+itself. Arithmetic and results are those of `torch_nms.on_host`. Needs Triton.
 """
 
 from __future__ import annotations
@@ -17,14 +14,14 @@ import torch
 import triton
 import triton.language as tl
 
-_BLOCK: Final = 64  # this and the warps are not measured on a GPU yet
-_LAUNCH: Final = {"num_warps": 8, "enable_fp_fusion": False}  # fused, a product would not be rounded
-_PAIRS: Final = 64  # of the comparison
-RULES: Final = ((0.5, False), (0.7, False), (0.7, True))  # limit and `of_smaller`, as MTCNN uses them
+_BLOCK: Final = 64  # not measured on a GPU yet, nor the warps
+_LAUNCH: Final = {"num_warps": 8, "enable_fp_fusion": False}  # fusion would skip a rounding
+_PAIRS: Final = 64  # in `self_check`
+RULES: Final = ((0.5, False), (0.7, False), (0.7, True))  # limit and `of_smaller` in MTCNN
 
 
 def greedy(boxes: torch.Tensor, starts: torch.Tensor, limit: float, of_smaller: bool) -> torch.Tensor:
-    """`torch_nms.on_host` on the device of boxes [n, 4] float32 and starts [g + 1] int64, without waiting for it."""
+    """`torch_nms.on_host` on the device of boxes [n, 4] float32 and starts [g + 1] int64, without waiting."""
     kept = torch.zeros(len(boxes), dtype=torch.bool, device=boxes.device)
     if not of_smaller:
         limit = _float32_below(limit)  # torchvision compares with the float64
@@ -35,7 +32,7 @@ def greedy(boxes: torch.Tensor, starts: torch.Tensor, limit: float, of_smaller: 
 
 
 def self_check(device: torch.device, by_torch: Callable[..., torch.Tensor]) -> str | None:
-    """In what the kernel differs on the device from `torch_nms.on_host`, or None."""
+    """How the kernel's results on the device differ from `torch_nms.on_host`, or None."""
     for limit, of_smaller in RULES:
         boxes, starts = _sample(limit, of_smaller)
         expected = by_torch(boxes, starts, limit, of_smaller)
@@ -47,8 +44,8 @@ def self_check(device: torch.device, by_torch: Callable[..., torch.Tensor]) -> s
 
 
 def _sample(limit: float, of_smaller: bool) -> tuple[torch.Tensor, torch.Tensor]:
-    """Boxes and the starts of their groups: a crowd, no box, a box alone, and pairs that overlap just by the limit,
-    where the last bit decides. Boxes without a group follow."""
+    """Boxes and group starts: a crowd, an empty group, a single box, and pairs that overlap by exactly the limit, where
+    the last bit decides. Boxes without a group follow."""
     numbers = torch.rand((300, 4), generator=torch.Generator().manual_seed(0))
     corner, sides = numbers[:, :2] * 80, numbers[:, 2:] * 40 + 3
     crowd = torch.cat([corner, corner + sides], dim=1)
@@ -62,7 +59,7 @@ def _sample(limit: float, of_smaller: bool) -> tuple[torch.Tensor, torch.Tensor]
 
 @triton.jit
 def _greedy(boxes, starts, kept, winners, limit, OF_SMALLER: tl.constexpr, BLOCK: tl.constexpr):
-    """One program a group. `winners` [n, 4] takes the boxes of the group that stay, from its start on."""
+    """One program per group. `winners` [n, 4] gets the group's kept boxes, from its start on."""
     start, end = tl.load(starts + tl.program_id(0)), tl.load(starts + tl.program_id(0) + 1)
     lane = tl.arange(0, BLOCK)
     count = start
@@ -75,7 +72,7 @@ def _greedy(boxes, starts, kept, winners, limit, OF_SMALLER: tl.constexpr, BLOCK
             above = _above(a1, b1, a2, b2, x1, y1, x2, y2, limit, OF_SMALLER) & (earlier + lane < count)[:, None]
             free = free & (tl.max(above.to(tl.int32), 0) == 0)
         above = _above(x1, y1, x2, y2, x1, y1, x2, y2, limit, OF_SMALLER) & (lane[:, None] < lane[None, :])
-        # The k-th box is right after k steps, as it depends on those before it alone. Few steps are enough.
+        # The k-th box depends on earlier ones, so it is right after k steps. Few suffice.
         stay, changed = free, 1
         while changed > 0:
             before = stay
@@ -106,7 +103,7 @@ def _corners(boxes, index, end):
 
 @triton.jit
 def _above(a1, b1, a2, b2, x1, y1, x2, y2, limit, OF_SMALLER: tl.constexpr):
-    """Whether box i of the first overlaps box j of the second too much: [i, j]."""
+    """[i, j]: whether box i of the first overlaps box j of the second by more than `limit`."""
     extra: tl.constexpr = 1.0 if OF_SMALLER else 0.0
     width = tl.minimum(a2[:, None], x2[None, :]) - tl.maximum(a1[:, None], x1[None, :]) + extra
     height = tl.minimum(b2[:, None], y2[None, :]) - tl.maximum(b1[:, None], y1[None, :]) + extra
@@ -120,6 +117,6 @@ def _above(a1, b1, a2, b2, x1, y1, x2, y2, limit, OF_SMALLER: tl.constexpr):
 
 
 def _float32_below(value: float) -> float:
-    """The largest float32 <= value, which a float32 exceeds iff it exceeds `value`."""
+    """The largest float32 <= value; a float32 exceeds it iff it exceeds `value`."""
     nearest = np.float32(value)
     return float(nearest if float(nearest) <= value else np.nextafter(nearest, np.float32(-np.inf)))

@@ -1,4 +1,4 @@
-"""The greedy loop of `nms.suppress` on the host. Importing this module needs numba."""
+"""The greedy loop of `nms.suppress` on the host. Needs numba."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pipeline.types import BoolArray, FloatArray, IntArray
 
 
 def greedy(boxes: FloatArray, starts: IntArray, limit: float, of_smaller: bool) -> BoolArray:
-    """Which boxes [n, 4] stay, bool [n], each group after the other. Groups have falling scores; they begin at `starts`
-    [g + 1] int64, and the last ends at the last of it."""
+    """Which boxes [n, 4] are kept, bool [n]. Group k, by falling score, is starts[k] .. starts[k + 1] - 1; starts [g +
+    1] int64."""
     kept = np.zeros(len(boxes), np.bool_)
     _greedy(np.ascontiguousarray(boxes), starts, limit, of_smaller, kept)
     return kept
@@ -20,7 +20,7 @@ def greedy(boxes: FloatArray, starts: IntArray, limit: float, of_smaller: bool) 
 
 @compiled("void(f4[:,::1], i8[::1], f8, b1, b1[::1])", **EXACT)
 def _greedy(boxes: Any, starts: Any, limit: float, of_smaller: bool, kept: Any) -> None:
-    """The numbers are torchvision's: float32, of which the share of the union is compared in float64."""
+    """As in torchvision: float32, but shares of the union are compared in float64."""
     extra, zero = np.float32(1 if of_smaller else 0), np.float32(0)
     share = np.float32(limit)
     winners = np.empty((len(boxes), 4), np.float32)

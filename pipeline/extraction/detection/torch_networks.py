@@ -1,9 +1,5 @@
-"""The three networks of MTCNN in torch, with facenet-pytorch's weights and layers.
-
-Zhang et al. 2016, "Joint Face Detection and Alignment Using Multitask Cascaded Convolutional Networks". The layers are
-those of facenet-pytorch, so that its weights fit. P-Net has a forward pass of its own, because here many images and
-scales share one canvas.
-"""
+"""MTCNN's networks (see `cascade`) in torch, with facenet-pytorch's weights and layers. P-Net has its own forward pass,
+because many images and scales share a canvas."""
 
 from __future__ import annotations
 
@@ -29,20 +25,19 @@ from pipeline.runtime.threads import tell_torch
 from pipeline.types import ByteArray
 
 CANVAS_SIDE = 512
-# By type of device; where few shapes are preferred, the last call has empty canvases. CUDA's is
-# bounded by memory (some 30 MB a canvas); an H100 takes 2.4 ms for 16.
+# With few shapes, the last call has empty canvases. CUDA's is bounded by memory (some 30 MB per canvas); an H100 takes
+# 2.4 ms for 16.
 CANVASES_PER_CALL: Final = {"cpu": 4, "cuda": 16}
-# Crops in a call of R- or O-Net. CUDA's is not measured but bounded by memory (0.5 GB for O-Net's first layer).
+# For R- or O-Net. CUDA's is not measured, but bounded by memory (0.5 GB for O-Net's first layer).
 _CROPS_PER_CALL: Final = {"cpu": 512, "cuda": 2048}
-_CROP_COUNTS: Final = (128, 512, 2048)  # in a call, where few shapes are preferred
+_CROP_COUNTS: Final = (128, 512, 2048)  # per call, if few shapes are preferred
 
 
 class CanvasPNet(nn.Module):
-    """P-Net over canvases that hold several tiles.
+    """P-Net over canvases with several tiles.
 
-    The convolutions have no padding, so a tile's cells depend on the tile alone, except for the pooling, which rounds
-    up (ceil_mode): at the last row and column of an odd-sized tile it would see the neighbouring tile. So all values
-    outside a tile are -inf before the pooling, and 0 after it.
+    Without padding, a tile's cells depend on it alone, except that pooling rounds up (ceil_mode) and would see the
+    neighbour of an odd-sized tile. So values outside tiles are -inf before the pooling and 0 after.
     """
 
     def __init__(self) -> None:
@@ -52,10 +47,9 @@ class CanvasPNet(nn.Module):
     def forward(
         self, canvases: torch.Tensor, inside: torch.Tensor, pooled_inside: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """canvases [K, 3, S, S] normalised; inside [K, 1, S-2, S-2] and pooled_inside [K, 1, S/2-1, S/2-1] bool: which
-        outputs of the first convolution and of the pooling depend on one tile alone. Returns probabilities
-        [K, S/2-5, S/2-5] and box regressions [K, 4, S/2-5, S/2-5].
-        """
+        """canvases [K, 3, S, S] normalised; inside [K, 1, S-2, S-2], pooled_inside [K, 1, S/2-1, S/2-1] bool: outputs
+        of the first convolution and the pooling that depend on one tile alone. Returns probabilities [K, S/2-5, S/2-5]
+        and box regressions [K, 4, S/2-5, S/2-5]."""
         net = self.net
         x = net.prelu1(net.conv1(canvases)).masked_fill_(~inside, -torch.inf)
         x = net.pool1(x).masked_fill_(~pooled_inside, 0.0)
@@ -75,8 +69,7 @@ def load_painter() -> tuple[ModuleType, SelfCheck]:
 def _canvas_cells(
     pnet: CanvasPNet, batch: TorchBatch, pyramids: Sequence[Sequence[Level]], threshold: float, counts: CallCounts
 ) -> Cells:
-    """The cells of all levels with a probability of a face of at least `threshold`. Runs on
-    `CANVASES_PER_CALL` canvases at a time."""
+    """The cells with a face probability >= `threshold`, from `CANVASES_PER_CALL` canvases at a time."""
     packing = pack(pyramids, CANVAS_SIDE)
     tiles = TileTable(packing, batch.device)
     cells = []
@@ -95,7 +88,7 @@ def _canvas_cells(
 
 
 def _painted(batch: TorchBatch, packing: Packing, tiles: TileTable) -> Iterator[tuple[int, Canvases]]:
-    """The canvases of each call, and the number of the first."""
+    """Each call's first canvas number, and its canvases."""
     step, count = CANVASES_PER_CALL[batch.device.type], packing.canvases
     if prefers_few_shapes(batch.device.type):
         count += -count % step
@@ -144,7 +137,7 @@ class TorchNetworks:
 
 def load_networks(files: Mapping[str, Path], device: torch.device | str) -> TorchNetworks:
     """Loads the verified state dicts `files` ("pnet.pt", "rnet.pt", "onet.pt"), without unpickling code."""
-    tell_torch()  # which may be loaded only now
+    tell_torch()  # torch may be imported only now
     pnet, rnet, onet = CanvasPNet(), RNet(pretrained=False), ONet(pretrained=False)
     for name, module in (("pnet.pt", pnet.net), ("rnet.pt", rnet), ("onet.pt", onet)):
         module.load_state_dict(torch.load(files[name], map_location="cpu", weights_only=True))
@@ -152,5 +145,5 @@ def load_networks(files: Mapping[str, Path], device: torch.device | str) -> Torc
         module.eval().requires_grad_(False).to(device)
     networks = TorchNetworks(pnet, rnet, onet)
     for load in (load_triton, load_painter, load_kernel):
-        load(torch.device(networks.device))  # now: during a batch their comparison might find no memory
+        load(torch.device(networks.device))  # now: during a batch their check might lack memory
     return networks

@@ -24,8 +24,7 @@ def load_kernel() -> tuple[ModuleType, SelfCheck]:
 
 
 def greedy(boxes: torch.Tensor, starts: torch.Tensor, limit: float, of_smaller: bool) -> torch.Tensor:
-    """Which boxes [n, 4] stay, bool [n], each group after the other. Groups have falling scores; they begin at `starts`
-    [g + 1] int64, and the last ends at the last of it."""
+    """Which boxes [n, 4] are kept, bool [n]; groups and `starts` [g + 1] int64 as in `suppression_loop.greedy`."""
     kernel = load_kernel(boxes.device)
     kept: torch.Tensor = (on_host if kernel is None else kernel.greedy)(boxes, starts, limit, of_smaller)
     return kept
@@ -48,7 +47,7 @@ def on_host(boxes: torch.Tensor, starts: torch.Tensor, limit: float, of_smaller:
 
 
 def _of_smaller(boxes: FloatArray, share: float) -> Sequence[int]:
-    """The boxes that stay of one group, in falling score."""
+    """The kept boxes of one group, by falling score."""
     low, high = boxes[:, :2], boxes[:, 2:]
     area = (high - low + 1).clip(0).prod(1)
     kept, left = [], np.arange(len(boxes))

@@ -1,8 +1,7 @@
-"""Files to pixels, and pixels resampled.
+"""Files to pixels, and resampling.
 
-`files` reads a file and names its format; `decode` makes an upright RGB image of it, with `jpeg` for most JPEG files;
-`device_jpeg` decodes JPEG files on the device instead. `rgb` makes 8-bit RGB of every mode, and `room` bounds the
-memory of all decoding. By its `pixel_hash` a store knows a picture again. A `batch` holds many images and
-resamples parts of them: `host_batch` by the compiled loops of `resampling_kernels`, `torch_batch` on CUDA by
-`triton_kernels`, and by torch if Triton or numba is missing.
+`files` reads files and detects formats; `decode` makes upright RGB images, with `jpeg` for most JPEG files;
+`device_jpeg` decodes on the device. `rgb` converts modes, `room` bounds decoding's memory, `pixel_hash` identifies
+equal pictures. A `batch` holds and resamples many images: `host_batch` with `resampling_kernels`, `torch_batch` with
+`triton_kernels`, or with torch if Triton or numba is missing.
 """

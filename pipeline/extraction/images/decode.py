@@ -1,11 +1,11 @@
-"""The bytes of an image file -> one upright 8-bit RGB image.
+"""The bytes of an image file -> an upright 8-bit RGB image.
 
-JPEG, PNG, WebP, BMP, TIFF, GIF (first frame), AVIF, HEIC and ICO, read by Pillow and pillow-heif. The EXIF turn is
-applied, transparency is flattened on white, every other mode becomes 8-bit RGB; colour profiles are not applied.
-Pillow opens every file and decides what is accepted; the pixels of sound JPEG files may come from simplejpeg (`jpeg`).
+JPEG, PNG, WebP, BMP, TIFF, GIF (first frame), AVIF, HEIC and ICO, by Pillow and pillow-heif. EXIF orientation is
+applied, transparency flattened on white, every mode becomes 8-bit RGB; colour profiles are ignored. Pillow opens every
+file and decides what is accepted; intact JPEG files may be decoded by simplejpeg (`jpeg`).
 
-Pillow's flag for truncated files holds for the whole process, all threads at once, so it is not used: what a cut file
-still shows is taken from the image that the failed load leaves behind.
+Pillow's flag for truncated files is global, so it is not used: a cut file's pixels come from the image that the failed
+load leaves.
 """
 
 from __future__ import annotations
@@ -54,23 +54,22 @@ from pipeline.extraction.images.room import ROOM
 from pipeline.runtime.stage_times import CallCounts
 from pipeline.types import ByteArray, DecodedImage, EncodedImage
 
-# Pillow reads many more, some by running other programs; these are the ones we promise.
+# Pillow reads more, some by running other programs.
 _FORMATS: Final = ("JPEG", "PNG", "WEBP", "TIFF", "GIF", "BMP", "DIB", "AVIF", "HEIF", "ICO")
 _NAMES: Final = {"MPO": "jpeg", "DIB": "bmp", "HEIF": "heic"}
-# Formats that decode from top to bottom as the data comes: the part before a cut is worth showing.
+# Formats decoded from top to bottom: the part before a cut is useful.
 _PARTIAL: Final = frozenset({"JPEG", "MPO", "PNG", "BMP", "DIB", "TIFF", "GIF"})
 _JPEG: Final = frozenset({"JPEG", "MPO"})
 _JPEG_IN_TIFF: Final = frozenset({"jpeg", "tiff_jpeg"})
-_MISSING_SHARE: Final = 0.01  # of a picture: with more it is truncated, though its file has an end
-# Memory at the peak, in bytes per pixel, rounded up: Pillow's picture, its bytes and the array; with the conversions
-# where there are some; and what the format's own library holds meanwhile.
+_MISSING_SHARE: Final = 0.01  # of a picture: with more it is truncated, despite an end marker
+# Peak memory in bytes per pixel, rounded up: Pillow's picture, its bytes, the array and conversions, and the format's
+# library.
 _PLAIN_BYTES: Final = 11
 _CONVERTED_BYTES: Final = 24
-_COEFFICIENT_BYTES: Final = 6  # of progressive JPEG files; as much to look at one of CMYK a second time
+_COEFFICIENT_BYTES: Final = 6  # of progressive JPEG, and to look at CMYK again
 _OWN_BYTES: Final = {"WEBP": 12, "AVIF": 16, "HEIF": 16, "TIFF": 8, "BMP": 6, "PNG": 3}
 _ORIENTATION_TAG: Final = 0x0112
-# EXIF 2.32, 4.6.4 A: orientation -> what turns the stored array upright: whether rows become columns, and then the
-# steps through rows and columns.
+# EXIF 2.32, 4.6.4 A: orientation -> whether to swap rows and columns, then the steps through them.
 ARRAY_TURNS: Final = {
     2: (False, 1, -1),
     3: (False, -1, -1),
@@ -81,15 +80,15 @@ ARRAY_TURNS: Final = {
     8: (True, -1, 1),
 }
 _NUMBER: Final = re.compile(r"\d+")
-# Warnings of the decoding libraries that mean nothing to users: message, category, module.
+# Decoders' warnings useless to users: message, category, module.
 _QUIET: Final = (
-    ("", Warning, r"PIL\.|pillow_heif"),  # on odd files: a strange EXIF tag, say
-    # torchvision 0.29 and later. TorchCodec, which it points to, does not exist for the versions before.
+    ("", Warning, r"PIL\.|pillow_heif"),  # such as a strange EXIF tag
+    # torchvision 0.29 and later. The TorchCodec that it recommends does not exist for earlier versions.
     ("The image decoding and encoding", DeprecationWarning, ""),
 )
 
-Image.init()  # all plugins now: loading them later is not safe between threads
-# One thread per image: images are decoded in parallel, and more threads would only compete for the same cores.
+Image.init()  # all plugins now: later loading is not thread-safe
+# One thread per image: images are decoded in parallel.
 pillow_heif.register_heif_opener(thumbnails=False, depth_images=False, aux_images=False, decode_threads=1)
 
 _Reader: TypeAlias = Callable[[bytes, ImageFile.ImageFile], ByteArray]
@@ -97,24 +96,24 @@ _Reader: TypeAlias = Callable[[bytes, ImageFile.ImageFile], ByteArray]
 
 @dataclass
 class OpenedImage:
-    """An image whose header is read and within the limits. `load` decodes it, inside `room`.
+    """An image with a checked header. `load` decodes it, inside `room`.
 
-    Width and height are those in the file, before any turn.
+    Width and height are before orientation.
     """
 
     data: bytes
     settings: DecodeSettings
     width: int
     height: int
-    memory: int  # bytes that decoding takes, about
-    image: ImageFile.ImageFile | None  # until it is loaded; None where opening decodes
+    memory: int  # estimated bytes for decoding
+    image: ImageFile.ImageFile | None  # until loaded; None if opening decodes
 
     def room(self) -> AbstractContextManager[None]:
-        """Waits for the memory of decoding; it is given back at the end: with the pixels, or when others bound them."""
+        """Reserves the memory of decoding for the block; may wait."""
         return ROOM.taken(self.memory)
 
     def load(self) -> DecodedImage:
-        """Once. Raises ImageTruncated and ImageUnreadable as `decode_image` does."""
+        """Decodes, once. Raises ImageTruncated and ImageUnreadable as `decode_image`."""
         try:
             return self._decoded(_pixels)
         except ImageTruncated as exc:
@@ -131,7 +130,7 @@ class OpenedImage:
         return tolerated and not cannot_hold(self.data, self.width * self.height)
 
     def load_in_room(self) -> DecodedImage:
-        """`load` where its pixels are bounded otherwise afterwards."""
+        """`load`, for callers that bound the pixels afterwards."""
         with self.room():
             return self.load()
 
@@ -141,18 +140,18 @@ class OpenedImage:
             pixels = _turned(read(self.data, image), _orientation(image))
         except ImageRejected:
             raise
-        except Exception as exc:  # the parsers of nine formats raise whatever a broken file leads them to
+        except Exception as exc:  # nine formats' parsers raise anything
             raise _damaged(self.data, exc) from exc
         kind = image.format or ""
         return DecodedImage(pixels, _NAMES.get(kind, kind.lower()))
 
 
 class Decoder:
-    """`decode_image` with fixed settings, counting its calls. Safe to call from many threads."""
+    """`decode_image` with fixed settings and counted calls. Thread-safe."""
 
     def __init__(self, settings: DecodeSettings) -> None:
         self.settings = settings
-        self.counts = CallCounts()  # of images that were handed in, rejected ones included
+        self.counts = CallCounts()  # of images passed in, also rejected
 
     def __call__(self, data: bytes) -> DecodedImage:
         return self.open(data).load_in_room()
@@ -163,30 +162,27 @@ class Decoder:
         return open_image(data, self.settings)
 
     def prepare(self, data: bytes) -> OpenedImage | EncodedImage:
-        """The image for a device that decodes: `data` itself where a device can decode it, else the opened image.
-
-        Raises what `open_image` raises.
-        """
+        """`data` itself if a device can decode it, else the opened image. Raises as `open_image`."""
         self.counts.add(1)
         return encoded_image(data, self.settings) or open_image(data, self.settings)
 
 
 def decode_image(data: bytes, settings: DecodeSettings) -> DecodedImage:
-    """The image in `data`: [H, W, 3] uint8 RGB, upright, C-contiguous and writable.
+    """The image in `data`: [H, W, 3] uint8 RGB, upright, C-contiguous, writable.
 
-    Raises ImageUnsupported (no known format), ImageTooLarge (checked before any pixel is decoded), ImageTruncated and
-    ImageUnreadable. Where `settings.truncated` is "accept", the missing part of a cut JPEG, PNG, BMP, TIFF or GIF is
-    grey; where it is "tolerate", that of a sequential JPEG, up to 1 % of the picture. Either leaves a remark.
+    Raises ImageUnsupported (unknown format), ImageTooLarge (before decoding), ImageTruncated and ImageUnreadable. With
+    `settings.truncated` "accept" the missing part of a JPEG, PNG, BMP, TIFF or GIF is grey; with "tolerate" that of a
+    sequential JPEG, up to 1 %. Either leaves a remark.
     """
     return open_image(data, settings).load_in_room()
 
 
 def open_image(data: bytes, settings: DecodeSettings) -> OpenedImage:
-    """The image in `data` with its header read, before any pixel is decoded. Raises what `decode_image` raises."""
+    """The image in `data`, its header read but no pixel decoded. Raises as `decode_image`."""
     check_bytes(len(data), settings.max_bytes)
     silence_decoders()
     try:
-        if sniff(data[:SNIFF_BYTES]) == "ico":  # Pillow decodes these while it opens them
+        if sniff(data[:SNIFF_BYTES]) == "ico":  # Pillow decodes ICO while opening
             pixels = ico_pixels(data)
             _check_pixels(pixels, settings)
             return OpenedImage(data, settings, pixels, 1, pixels * _CONVERTED_BYTES, None)
@@ -200,16 +196,16 @@ def open_image(data: bytes, settings: DecodeSettings) -> OpenedImage:
 
 
 def encoded_image(data: bytes, settings: DecodeSettings) -> EncodedImage | None:
-    """The file for a device to decode, if it is a complete baseline JPEG in colour and within the limits, else None.
+    """The file for a device if it is a complete baseline colour JPEG within the limits, else None.
 
-    No pixel is decoded: the device's decoder finds damage within the picture.
+    The device's decoder detects damage within the picture.
     """
     if len(data) > settings.max_bytes or not is_baseline(data) or ends_early(data):
         return None
     silence_decoders()
     try:
         with _open(data, settings) as image:
-            # Adobe's marker may declare colours other than YCbCr; only libjpeg's family is known to respect it.
+            # Adobe's marker may declare other colours than YCbCr; only libjpeg's family is known to respect it.
             if image.format not in _JPEG or image.info.get("adobe_transform", 1) != 1:
                 return None
             orientation = _orientation(image)
@@ -223,14 +219,13 @@ def encoded_image(data: bytes, settings: DecodeSettings) -> EncodedImage | None:
 
 
 def _open(data: bytes, settings: DecodeSettings) -> ImageFile.ImageFile:
-    """The image with its header read. Raises ImageUnsupported, ImageTooLarge, or what the parser raises."""
+    """Reads the header. Raises ImageUnsupported, ImageTooLarge, or what the parser raises."""
     kind = sniff(data[:SNIFF_BYTES])
     if kind is None:
         raise ImageUnsupported(detail=_looks_like(data))
     if kind == "jpeg" and has_endless_header(data):
         raise ImageUnreadable(detail="there is too much before its picture")
-    # Pillow's own limit is one number for the process. It stays on, because it also covers pictures inside pictures,
-    # but is raised where it would apply before ours.
+    # Pillow's own limit is global. It stays on for embedded pictures, but is raised if below ours.
     if Image.MAX_IMAGE_PIXELS is not None and settings.max_pixels > Image.MAX_IMAGE_PIXELS:
         Image.MAX_IMAGE_PIXELS = settings.max_pixels
     try:
@@ -250,7 +245,7 @@ def _check_pixels(pixels: int, settings: DecodeSettings, sides: str = "") -> Non
 
 
 def _check_scans(data: bytes, image: ImageFile.ImageFile, settings: DecodeSettings) -> None:
-    """Raises ImageTooLarge for a JPEG file with too many scans, or a TIFF file with such a part."""
+    """Raises ImageTooLarge if a JPEG file or part of a TIFF has too many scans."""
     pixels = image.width * image.height
     most = most_scans(pixels, settings.max_pixels)
     if image.format in _JPEG:
@@ -264,7 +259,8 @@ def _check_scans(data: bytes, image: ImageFile.ImageFile, settings: DecodeSettin
 
 
 def _has_crowded_part(data: bytes, tags: ImageFileDirectory_v2, most: int) -> bool:
-    """Whether a strip or tile has more scans, or several are the same bytes."""
+    """Whether a strip or tile has more than `most` scans, or parts share bytes: their sizes sum to over twice the
+    file's."""
     parts: list[tuple[int, int]] = []
     for starts, sizes in ((STRIPOFFSETS, STRIPBYTECOUNTS), (TILEOFFSETS, TILEBYTECOUNTS)):
         known = np.atleast_1d(tags.get(sizes, ())).tolist()
@@ -275,7 +271,7 @@ def _has_crowded_part(data: bytes, tags: ImageFileDirectory_v2, most: int) -> bo
 
 
 def _pixel_bytes(image: ImageFile.ImageFile) -> int:
-    """The memory that decoding takes per pixel, by format, mode and depth."""
+    """Decoding memory per pixel."""
     converted = image.mode in DEEP_GREYS or image.mode == "CMYK" or image.has_transparency_data
     own = _OWN_BYTES.get(image.format or "", 0)
     if image.format in _JPEG and (image.mode == "CMYK" or "progressive" in image.info):
@@ -292,7 +288,7 @@ def _looks_like(data: bytes) -> str:
 
 
 def _pixels(data: bytes, image: ImageFile.ImageFile) -> ByteArray:
-    """The whole picture, as stored: [H, W, 3] uint8 RGB. Raises ImageTruncated where its end is missing."""
+    """The whole picture, as stored: [H, W, 3] uint8 RGB. Raises ImageTruncated if its end is missing."""
     if image.format not in _JPEG:
         image.load()
         return rgb_pixels(image)
@@ -311,11 +307,11 @@ def _pixels(data: bytes, image: ImageFile.ImageFile) -> ByteArray:
 
 
 def _partial_pixels(_: bytes, image: ImageFile.ImageFile) -> ByteArray:
-    """As `_pixels`; of a cut file as many as it holds, where the format decodes from top to bottom, the rest grey."""
+    """As `_pixels`, but the missing part of a cut file is grey if its format is decoded from top to bottom."""
     if image.format not in _PARTIAL:
         image.load()
         return rgb_pixels(image)
-    if image.format in _JPEG:  # libjpeg fills what is missing with grey once it sees an end
+    if image.format in _JPEG:  # with an end marker, libjpeg fills what is missing with grey
         assert image.fp is not None
         image.fp.seek(0, io.SEEK_END)
         image.fp.write(b"\xff\xd9")
@@ -325,12 +321,12 @@ def _partial_pixels(_: bytes, image: ImageFile.ImageFile) -> ByteArray:
     try:
         image.load()
     except (OSError, SyntaxError, ValueError, EOFError, struct.error, IndexError):
-        image.tile = []  # nothing more to load: what the decoder wrote so far is the picture
+        image.tile = []  # keep what was decoded
     return rgb_pixels(image)
 
 
 def _nearly_all_pixels(data: bytes, image: ImageFile.ImageFile) -> ByteArray:
-    """As `_pixels`, without up to 1 % of the picture. Raises ImageTruncated where more is missing."""
+    """As `_pixels`, but 1 % of the picture may be missing. Raises ImageTruncated for more."""
     pixels = _partial_pixels(data, image)
     missing = grey_share(pixels)
     if missing > _MISSING_SHARE:
@@ -349,11 +345,11 @@ def _turned(pixels: ByteArray, orientation: int) -> ByteArray:
 
 
 def _orientation(image: Image.Image) -> int:
-    """The EXIF orientation that is still to be applied, 1 for none. Call it after loading, unless it is a JPEG: the tag
-    may follow the pixels.
+    """The EXIF orientation left to apply, 1 for none. Call it after loading, except for JPEG: the tag may follow the
+    pixels.
 
-    Pillow turns TIFF itself. libheif applies a HEIC's own transforms, and the EXIF tag is then to be ignored
-    (ISO/IEC 23008-12, 6.5.10).
+    Pillow orients TIFF. libheif applies a HEIC's own transforms, and EXIF must then be ignored (ISO/IEC 23008-12,
+    6.5.10).
     """
     if image.format == "HEIF":
         return 1
@@ -375,10 +371,9 @@ def _damaged(data: bytes, exc: Exception) -> ImageRejected:
 
 
 def silence_decoders() -> None:
-    """Keeps the libraries' warnings (`_QUIET`) from being printed or raised, in all threads from now on.
+    """Keeps decoders' warnings (`_QUIET`) from being printed or raised, in all threads from now on.
 
-    The filters go in front of all others, and are put back if somebody removed them. `warnings.catch_warnings` around
-    the decoding would replace the filters of all threads.
+    The filters go first, and return if removed. `warnings.catch_warnings` would replace all threads' filters.
     """
     for message, category, module in _QUIET:
         patterns = re.compile(message, re.IGNORECASE) if message else None, re.compile(module) if module else None

@@ -1,7 +1,7 @@
-"""JPEG files -> pixels in the device's memory, a batch at a time, by NVIDIA's nvImageCodec (extra `cuda`).
+"""JPEG files -> pixels in device memory, in batches, by NVIDIA's nvImageCodec (extra `cuda`).
 
-How near its pixels on CUDA are to libjpeg's was not measured yet, so it runs only on request, and only in the mode
-`fast` (docs/speed.md). Files that it refuses go to the reference decoder, one by one, which also reports what is wrong.
+Its deviation from libjpeg on CUDA is not measured yet, so it runs only on request, in the mode `fast` (docs/speed.md).
+The reference decoder handles and reports files that it refuses.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pipeline.types import DecodedImage, DeviceImage, EncodedImage
 if TYPE_CHECKING:
     import torch
 
-_MANY: Final = 8  # if so many images all fail, the device is the reason, not the images
+_MANY: Final = 8  # if so many images fail together, the device is the cause
 _log: Final = logging.getLogger(__name__)
 
 
@@ -34,8 +34,8 @@ def decodes_on_device(settings: RunSettings) -> bool:
 
 
 def load_nvimgcodec() -> Any:
-    """nvImageCodec's module. Raises BadValue where it cannot be imported."""
-    # It prints what it thinks of every refused file, unless this says 0 before the first import.
+    """nvImageCodec's module. Raises BadValue if it cannot be imported."""
+    # It prints messages about refused files unless this is 0 before the first import.
     os.environ.setdefault("PYNVIMGCODEC_VERBOSITY", "0")
     try:
         from nvidia import nvimgcodec
@@ -46,19 +46,19 @@ def load_nvimgcodec() -> Any:
 
 
 class JpegLibrary:
-    """nvImageCodec's decoder for one device, with threads of its own. Safe to call from many threads."""
+    """nvImageCodec's decoder for one device, with its own threads. Thread-safe."""
 
     def __init__(self, interpolates: bool = True) -> None:
-        """`interpolates`: colour is enlarged as libjpeg-turbo does it."""
+        """`interpolates`: upsample chroma as libjpeg-turbo does."""
         self._options = f":fancy_upsampling={int(interpolates)}"
         self._decoder: Any = None
-        self._lock = threading.Lock()  # calls of one decoder at the same time break it
+        self._lock = threading.Lock()  # one decoder breaks under concurrent calls
 
     def __call__(self, files: Sequence[bytes], device: str) -> list[torch.Tensor | None]:
-        """[H, W, 3] uint8 RGB each, as stored (no EXIF turn), None for a file that it refuses.
+        """[H, W, 3] uint8 RGB each, as stored (no EXIF orientation); None for a refused file.
 
-        The work is in the order of this thread's stream. `finish` it before the tensors go: their memory is the
-        library's, which may not wait for what reads it. Raises BadValue, and RuntimeError where the library fails.
+        Runs in this thread's stream. Call `finish` before releasing the tensors: the library owns their memory and may
+        not wait for readers. Raises BadValue, and RuntimeError if the library fails.
         """
         import torch
 
@@ -69,33 +69,30 @@ class JpegLibrary:
         with self._lock:
             self._decoder = self._decoder or self._decoder_for(device, library)
             images = self._decoder.decode(streams, params=as_stored, cuda_stream=stream)
-        # Neither way copies. torch reads the CUDA array interface, which an image on the host has not.
+        # No copies. torch reads the CUDA array interface, which host images lack.
         arrays = images if cuda else [None if image is None else np.asarray(image) for image in images]
         return [None if array is None else torch.as_tensor(array, device=device) for array in arrays]
 
     def _decoder_for(self, device: str, library: Any) -> Any:
         where, kinds = library.NVIMGCODEC_DEVICE_CPU_ONLY, [library.CPU_ONLY]
-        if is_cuda(device):  # without the library's CPU decoders: they take files that ours refuses
+        if is_cuda(device):  # no CPU decoders: they accept files that ours refuses
             where = int(device.partition(":")[2] or 0)
             kinds = [library.HW_GPU_ONLY, library.GPU_ONLY, library.HYBRID_CPU_GPU]
         return library.Decoder(where, threads_here(), [library.Backend(kind) for kind in kinds], self._options)
 
 
 class DeviceDecoder:
-    """Decodes what `Decoder.prepare` left encoded. Safe to call from many threads, each in its own stream."""
+    """Decodes what `Decoder.prepare` left encoded. Thread-safe, with a stream per thread."""
 
     def __init__(self, settings: DecodeSettings) -> None:
         self._settings = settings
         self._library = JpegLibrary()
-        self._works = True  # until the device fails at a whole batch
+        self._works = True  # until the device fails for a whole batch
 
     def __call__(
         self, images: Sequence[DecodedImage | EncodedImage], device: str
     ) -> list[DecodedImage | DeviceImage | ImageRejected]:
-        """The images in their order: decoded on `device`, else on the CPU, else the reason for their rejection.
-
-        Raises DeviceFailed.
-        """
+        """The images in order, decoded on `device`, else on the CPU, or why they are rejected. Raises DeviceFailed."""
         encoded = [image for image in images if isinstance(image, EncodedImage)]
         by_device = self._on_device(encoded, device) if self._works and encoded else [None] * len(encoded)
         failed = [image for image, decoded in zip(encoded, by_device, strict=True) if decoded is None]
@@ -104,7 +101,7 @@ class DeviceDecoder:
         return [next(decoded) if isinstance(image, EncodedImage) else image for image in images]
 
     def _on_device(self, images: Sequence[EncodedImage], device: str) -> list[DeviceImage | None]:
-        """None for each image that the device cannot decode."""
+        """The images; None if the device cannot decode one."""
         import torch
 
         pixels: list[DeviceImage | None] = [None] * len(images)
@@ -113,18 +110,18 @@ class DeviceDecoder:
             try:
                 pixels = self._copied(images, device)
                 break
-            except RuntimeError as exc:  # out of memory, too
+            except RuntimeError as exc:  # includes lack of memory
                 raise_if_failed(exc)
-                problem = str(exc).split("\n", 1)[0]  # keeping the exception would keep the batch's memory
-            finish(device)  # an error that lost the device comes again, in words that are known
-            torch.cuda.empty_cache()  # the library cannot have what torch keeps of freed memory
+                problem = str(exc).split("\n", 1)[0]  # the exception itself would keep the batch's memory
+            finish(device)  # raises a lost device's error again, in known words
+            torch.cuda.empty_cache()  # the library cannot use torch's cached memory
         if len(images) >= _MANY and not any(pixels):
             self._works = False
             _log.warning("nvImageCodec decodes no JPEG file on %s (%s): from here on the CPU does it", device, problem)
         return pixels
 
     def _copied(self, images: Sequence[EncodedImage], device: str) -> list[DeviceImage | None]:
-        """What the library decoded, in torch's memory. By itself, so that a failed attempt keeps nothing."""
+        """The decoded images in torch's memory. A separate function, so that failures keep no memory."""
         stored = self._library([image.data for image in images], device)
         pairs = zip(images, stored, strict=True)
         decoded = [None if one is None else _upright(image, one) for image, one in pairs]
@@ -139,9 +136,9 @@ class DeviceDecoder:
 
 
 def _upright(image: EncodedImage, stored: torch.Tensor) -> DeviceImage | None:
-    """A copy; None if it has other sides than the header says."""
+    """An upright copy; None if the size is not the header's."""
     swapped, *steps = ARRAY_TURNS.get(image.orientation, (False, 1, 1))
     mirrored = [axis for axis, step in enumerate(steps) if step < 0]
-    # flip copies, even where nothing is mirrored.
+    # flip copies even if nothing is mirrored.
     pixels = (stored.transpose(0, 1) if swapped else stored).flip(mirrored).contiguous()
     return DeviceImage(pixels) if pixels.shape == (image.height, image.width, 3) else None

@@ -1,11 +1,11 @@
-"""Image files: reading them safely, and telling their format from their first bytes.
+"""Safe reading of image files, and format detection.
 
-Nothing here blocks on a pipe, opens a device, reads more than was asked for, or decodes pixels. Paths may hold any
-bytes (`os.fsdecode`'s surrogates); `shown` is how reports and the store write them. What reads a whole file also takes
-the address of an object (s3://bucket/key) as text, and raises BucketFailed where its bucket cannot be used.
+Nothing here blocks on a pipe, opens a device, reads more than requested, or decodes pixels. Paths may hold any bytes
+(`os.fsdecode`'s surrogates); `shown` is their form in reports and the store. Functions that read whole files also
+accept object addresses (s3://bucket/key), and raise BucketFailed if the bucket is unusable.
 
-Signatures are those of the formats' specifications (JPEG: ITU-T T.81 B.1; PNG: W3C PNG 5.2; GIF89a 17; WebP: RFC
-9649; TIFF 6.0 section 2; ISO base media file format, ISO/IEC 14496-12 4.3).
+Signatures: JPEG: ITU-T T.81 B.1; PNG: W3C PNG 5.2; GIF89a 17; WebP: RFC 9649; TIFF 6.0 section 2; ISO base media file
+format, ISO/IEC 14496-12 4.3.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from pipeline.types import FileState
 
 AnyPath: TypeAlias = str | os.PathLike[str]
 
-_CHUNK_BYTES = 2**20  # metadata, thumbnails and colour profiles, which come before a JPEG's size, fit in
-# A second change may leave a file's times what they are for as long as its file system's clock stands: 2 s on FAT.
+_CHUNK_BYTES = 2**20  # enough for all that precedes a JPEG's size
+# Two changes within one tick of the file system's clock have equal times: 2 s on FAT.
 _SETTLED_NS = 2 * 10**9
-_HAS_CTIME = os.name == "posix"  # elsewhere `st_ctime` is when the file was made
-# Without O_NONBLOCK, opening a pipe waits for its other end; Windows has neither flag.
+_HAS_CTIME = os.name == "posix"  # elsewhere `st_ctime` is the creation time
+# Without O_NONBLOCK, opening a pipe blocks; Windows has neither flag.
 _OPEN_FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 _MISSING = (errno.ENOENT, errno.ENOTDIR)
-# Escaped: undecodable bytes (as os.fsdecode gives them), NUL, and a backslash that would read as an escape.
+# Escaped: undecodable bytes (from os.fsdecode), NUL, and a backslash that reads as an escape.
 _ESCAPED = re.compile(r"[\udc80-\udcff\x00]|\\(?=x[0-9a-f]{2})")
 
-SNIFF_BYTES: Final = 32  # what `sniff` needs of a file
+SNIFF_BYTES: Final = 32  # bytes that `sniff` needs
 # Files with these suffixes are images, whatever their bytes.
 IMAGE_SUFFIXES: Final = frozenset(
     {
@@ -46,7 +46,7 @@ IMAGE_SUFFIXES: Final = frozenset(
         *(".gif", ".avif", ".heic", ".heif", ".ico"),
     }
 )
-# Camera raw files begin as TIFF files do, but hold sensor data, which we do not read.
+# Camera raw begins like TIFF but holds sensor data, which is not supported.
 RAW_SUFFIXES: Final = frozenset(
     {
         *(".3fr", ".arw", ".cr2", ".cr3", ".dcr", ".dng", ".erf", ".iiq", ".kdc", ".mef", ".mrw", ".nef", ".nrw"),
@@ -61,18 +61,17 @@ _BMP_HEADER_SIZES = (12, 16, 40, 52, 56, 64, 108, 124)
 
 
 def shown(path: str | os.PathLike[str]) -> str:
-    r"""`path` as valid UTF-8 text; two different paths never become the same text.
+    r"""`path` as valid UTF-8 text, unique per path.
 
-    Bytes that are not UTF-8 appear as `\xff`; a backslash in the name before `x` and two digits appears as `\x5c`. All
-    other names, however odd, stay as they are.
+    Bytes that are not UTF-8 become `\xff`, a backslash before `x` and two digits `\x5c`.
     """
     text = _ESCAPED.sub(lambda match: f"\\x{ord(match[0]) & 0xFF:02x}", os.fspath(path))
-    # Surrogates that stand for no byte (a manifest may hold them): no such file can exist, but its name is shown.
+    # Surrogates that stand for no byte: no such file exists, but its name is shown.
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def file_problem(path: AnyPath) -> ImageRejected | None:
-    """Why `path` cannot be read as a file, as far as its directory entry tells; None if it can."""
+    """Why `path` cannot be read as a file, by its directory entry, or None."""
     try:
         mode = os.stat(path).st_mode
     except (OSError, ValueError) as exc:
@@ -85,7 +84,7 @@ def file_problem(path: AnyPath) -> ImageRejected | None:
 
 
 def rejection(exc: OSError | ValueError) -> ImageRejected:
-    """The rejection for a failed file operation (ValueError: a NUL or a lone surrogate in the name)."""
+    """The rejection for a failed operation (ValueError: NUL or lone surrogate in the name)."""
     if isinstance(exc, OSError) and exc.errno not in _MISSING:
         if exc.errno == errno.EISDIR:
             return ImageIsFolder()
@@ -95,9 +94,8 @@ def rejection(exc: OSError | ValueError) -> ImageRejected:
 
 @contextmanager
 def _opened(path: AnyPath) -> Iterator[int]:
-    """Its descriptor, for as long as the block lasts."""
-    # Checked before opening, because opening a device can have effects; and again afterwards, because the name may
-    # have come to mean another file.
+    """The file's descriptor."""
+    # Checked before, as opening a device can have effects, and after, as the name may mean another file by then.
     problem = file_problem(path)
     if problem is not None:
         raise problem
@@ -113,7 +111,7 @@ def _opened(path: AnyPath) -> Iterator[int]:
 
 @contextmanager
 def _rejecting() -> Iterator[None]:
-    """A failed operation on a file or an object as a rejection."""
+    """Turns errors of file or object operations into rejections."""
     try:
         yield
     except (OSError, ValueError) as exc:
@@ -121,15 +119,15 @@ def _rejecting() -> Iterator[None]:
 
 
 def _opened_object(address: str, max_bytes: int) -> tuple[buckets.StoredObject, Iterator[bytes]]:
-    """What its bucket says of an object that is not larger than `max_bytes`, and its pieces. Use it in `_rejecting`."""
+    """Metadata and pieces of an object of at most `max_bytes`. Use it in `_rejecting`."""
     found, pieces = buckets.open_object(address)
     check_bytes(found.bytes, max_bytes)
     return found, pieces
 
 
 class HashedFile(NamedTuple):
-    """SHA-256 (lower-case hexadecimal) and size in bytes of a file, the pixels that its header declares, and its state
-    while it was read; None where equal states would not mean equal bytes."""
+    """SHA-256 (lower-case hexadecimal), size in bytes, pixels by the header, and state while reading (None if equal
+    states would not prove equal bytes)."""
 
     sha256: str
     bytes: int
@@ -138,10 +136,8 @@ class HashedFile(NamedTuple):
 
 
 def hash_file(path: AnyPath, max_bytes: int = sys.maxsize) -> HashedFile:
-    """The hash of a file, read in pieces of 1 MiB, if it is not larger than `max_bytes`.
-
-    Raises ImageTooLarge, ImageMissing, ImageIsFolder, ImageUnreadable.
-    """
+    """Hashes a file of at most `max_bytes`, in pieces of 1 MiB. Raises ImageTooLarge, ImageMissing, ImageIsFolder,
+    ImageUnreadable."""
     if buckets.is_address(path):
         with _rejecting():
             found, pieces = _opened_object(path, max_bytes)
@@ -156,7 +152,7 @@ def hash_file(path: AnyPath, max_bytes: int = sys.maxsize) -> HashedFile:
 
 
 def _hashed(pieces: Iterable[bytes], max_bytes: int) -> tuple[str, int, int | None]:
-    """SHA-256 and number of bytes of these pieces, and the pixels that the first one declares."""
+    """SHA-256 and size of the pieces, and the pixels declared in the first."""
     digest, size, pixels = hashlib.sha256(), 0, None
     for piece in pieces:
         if size == 0:
@@ -168,8 +164,7 @@ def _hashed(pieces: Iterable[bytes], max_bytes: int) -> tuple[str, int, int | No
 
 
 def object_state(found: buckets.StoredObject) -> FileState | None:
-    """The state of an object; None where it has no ETag. A listing may tell parts of a second of its time, and what
-    answers a reading does not."""
+    """An object's state; None without an ETag. In whole seconds: listings may have fractions, reads do not."""
     if found.etag is None:
         return None
     tag = hashlib.sha256(found.etag.strip('"').encode()).digest()
@@ -178,7 +173,7 @@ def object_state(found: buckets.StoredObject) -> FileState | None:
 
 
 def file_state(path: AnyPath) -> FileState | None:
-    """The state of a file, looked at without opening it; None where it is none or cannot be looked at."""
+    """A file's state, unopened; None if it is no file or cannot be examined."""
     if buckets.is_address(path):
         try:
             return object_state(buckets.describe(path))
@@ -196,28 +191,25 @@ def _state(entry: os.stat_result) -> FileState:
 
 
 def _is_settled(state: FileState, now_ns: int) -> bool:
-    """Whether any later change will show in the file's times."""
+    """Whether any later change will alter the times."""
     latest = now_ns - _SETTLED_NS
     return _HAS_CTIME and 0 < state.ctime_ns < latest and -(2**63) <= state.mtime_ns < latest
 
 
 def read_head(path: AnyPath, count: int) -> bytes:
-    """The first `count` bytes of a file, fewer where it is shorter. Raises as `hash_file`."""
+    """At most the first `count` bytes of a file. Raises as `hash_file`."""
     with _opened(path) as file:
         return os.read(file, count)
 
 
 def read_file(path: AnyPath, max_bytes: int) -> bytes:
-    """The bytes of a file. At most about `max_bytes` are read, even if the file grows meanwhile.
-
-    Raises ImageTooLarge, ImageMissing, ImageIsFolder, ImageUnreadable.
-    """
+    """A file's bytes, at most about `max_bytes` even if it grows. Raises as `hash_file`."""
     return read_with_state(path, max_bytes)[0]
 
 
 def read_with_state(path: AnyPath, max_bytes: int) -> tuple[bytes, FileState | None]:
-    """The bytes of a file (`read_file`), and its state once they were read: where that is the state of a HashedFile,
-    they have its hash; of an object None where it has no ETag."""
+    """A file's bytes (`read_file`) and state after reading; if a HashedFile has this state, they have its hash. None
+    for an object without an ETag."""
     if buckets.is_address(path):
         with _rejecting():
             found, parts = _opened_object(path, max_bytes)
@@ -234,13 +226,13 @@ def read_with_state(path: AnyPath, max_bytes: int) -> tuple[bytes, FileState | N
 
 
 def check_bytes(size: int, max_bytes: int) -> None:
-    """Raises ImageTooLarge for a file of `size` bytes where `decode.max_bytes` is less."""
+    """Raises ImageTooLarge if `size` exceeds `max_bytes`."""
     if size > max_bytes:
         raise ImageTooLarge(what=f"a file of {size:,} bytes", limit=f"{max_bytes:,} bytes (decode.max_bytes)")
 
 
 def sniff(head: bytes) -> str | None:
-    """The format whose signature `head` (at least SNIFF_BYTES bytes, or the whole file) begins with, or None.
+    """The format of `head` (at least SNIFF_BYTES bytes, or the whole file), or None.
 
     One of jpeg, png, gif, webp, bmp, tiff, ico, avif, heic.
     """
@@ -248,7 +240,7 @@ def sniff(head: bytes) -> str | None:
 
 
 def _is_bmp(head: bytes) -> bool:
-    # Texts may begin with "BM" too, so the size of the second header must fit as well.
+    # Text may begin with "BM", so the second header's size must fit, too.
     return head[:2] == b"BM" and len(head) >= 18 and struct.unpack_from("<I", head, 14)[0] in _BMP_HEADER_SIZES
 
 
@@ -266,25 +258,24 @@ _SIGNATURES: Final[dict[str, Callable[[bytes], bool]]] = {
 
 
 def ends_early(data: bytes) -> bool:
-    """Whether the file `data` ends before its own headers say it should: it was cut, not otherwise damaged.
+    """Whether the file ends before its headers say: cut, not otherwise damaged.
 
-    False where the format does not tell (ICO, unknown formats). Only for naming a failure: a decoder may still read a
-    file that "ends early", such as a JPEG without its last two bytes.
+    False if the format does not tell (ICO, unknown). Use it to name a failure only: decoders may read such files, such
+    as a JPEG without its last two bytes.
     """
     test = _ENDS.get(sniff(data[:SNIFF_BYTES]) or "")
     try:
         return test is not None and test(data)
-    except (struct.error, IndexError):  # the headers themselves are cut
+    except (struct.error, IndexError):  # the headers are cut
         return True
 
 
-MOST_SEGMENTS: Final = 10_000  # of a JPEG file; photos have some dozens
-_FILL = re.compile(rb"\xff+(?=\xff)")  # fill bytes before a marker: a crafted file has millions
+MOST_SEGMENTS: Final = 10_000  # of a JPEG file; photos have dozens
+_FILL = re.compile(rb"\xff+(?=\xff)")  # fill bytes before a marker; crafted files have millions
 
 
 def jpeg_segments(data: bytes) -> Iterator[tuple[int, int]]:
-    """The marker and the place of each segment of a JPEG file. Raises IndexError and struct.error where it is cut or
-    endless."""
+    """Markers and positions of a JPEG file's segments. Raises IndexError or struct.error if cut or endless."""
     at = 2
     for _ in range(MOST_SEGMENTS):
         fill = _FILL.match(data, at)
@@ -299,8 +290,8 @@ def jpeg_segments(data: bytes) -> Iterator[tuple[int, int]]:
 
 def _jpeg_ends_early(data: bytes) -> bool:
     for marker, at in jpeg_segments(data):
-        if marker == 0xDA:  # start of scan: after it only the end-of-image marker matters
-            return data.rfind(b"\xff\xd9", at) < 0  # from the end, where it should be
+        if marker == 0xDA:  # start of scan: then only the end-of-image marker matters
+            return data.rfind(b"\xff\xd9", at) < 0  # searched from the end
     return False
 
 
@@ -328,7 +319,7 @@ def _boxes_end_early(data: bytes) -> bool:
         if size < 8:  # 0: to the end of the file; 1 to 7: not a box
             return False
         at += size
-    # A file cut just between two boxes lacks the coded picture ("mdat", or "idat" inside "meta").
+    # A file cut between boxes lacks the coded picture ("mdat", or "idat" inside "meta").
     return at > len(data) or (b"mdat" not in kinds and b"idat" not in data)
 
 
@@ -344,12 +335,12 @@ _ENDS: Final[dict[str, Callable[[bytes], bool]]] = {
 }
 
 
-# Start-of-frame markers (T.81 table B.1): C0 to CF but the tables' DHT, JPG and DAC.
+# Start-of-frame markers (T.81 table B.1): C0 to CF except DHT, JPG and DAC.
 START_OF_FRAME: Final = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 
 
 def declared_pixels(head: bytes) -> int | None:
-    """The pixels of the JPEG or PNG image beginning with `head`, as its header says; None where that does not tell."""
+    """Pixels by the header of the JPEG or PNG image beginning with `head`; None if unknown."""
     try:
         kind = sniff(head[:SNIFF_BYTES])
         if kind == "png":
@@ -365,10 +356,8 @@ def declared_pixels(head: bytes) -> int | None:
 
 
 def ico_pixels(data: bytes) -> int:
-    """The pixels of the largest picture inside an ICO file, as that picture's own header says; 0 for none.
-
-    The directory of an ICO holds sides up to 256 only, but the PNG or BMP that it points at may have any size.
-    """
+    """Pixels of an ICO file's largest picture by its own header, 0 for none: the directory only knows sides up to 256,
+    but a PNG or BMP inside may be larger."""
     count = struct.unpack_from("<H", data, 4)[0]
     return max((_ico_entry_pixels(data, 6 + 16 * entry) for entry in range(count)), default=0)
 

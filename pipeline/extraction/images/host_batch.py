@@ -1,4 +1,4 @@
-"""A batch of images on the host, resampled by compiled loops. Importing this module needs numba."""
+"""A batch of images on the host, resampled by compiled loops. Needs numba."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ def host_memory(pixels: int) -> ByteArray:
 
 
 class HostBatch:
-    """An `ImageBatch` in NumPy's arrays."""
+    """An `ImageBatch` in NumPy arrays."""
 
     def __init__(self, images: Sequence[ByteArray], memory: ByteArray | None = None) -> None:
-        """`images` [H, W, 3] uint8, of any sizes; `memory` [m, 3] uint8 for their pixels (`PixelMemory`)."""
+        """`images` [H, W, 3] uint8, any sizes; `memory` [m, 3] uint8 for their pixels (`PixelMemory`)."""
         self.host_sizes = [(image.shape[0], image.shape[1]) for image in images]
         self.sizes: IntArray = np.array(self.host_sizes, np.int64).reshape(-1, 2)
         counts = self.sizes.prod(axis=1)
-        self._starts = counts.cumsum() - counts  # the pixel where each image begins
+        self._starts = counts.cumsum() - counts  # each image's first pixel
         self.pixels = joined(images, host_memory(counts.sum()) if memory is None else memory)
 
     def __len__(self) -> int:
@@ -58,7 +58,7 @@ class HostBatch:
     def _filled(
         self, kernel: Callable[..., None], image: IntArray, places: FloatArray | IntArray, shape: tuple[int, ...]
     ) -> FloatArray:
-        """[n, *shape], filled by a compiled loop: at `places` [n, ...] of the images [n]."""
+        """[n, *shape] from a compiled loop at `places` [n, ...] of images [n]."""
         out = self.empty((len(image), *shape))
         arrays = [np.ascontiguousarray(image), np.ascontiguousarray(places), out]
         flat, starts = self.pixels.reshape(-1), self._starts * 3

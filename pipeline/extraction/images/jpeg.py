@@ -1,11 +1,11 @@
-"""JPEG pixels by simplejpeg, where it gives exactly the pixels that Pillow gives, in a fraction of the time; and files.
+"""JPEG decoding by simplejpeg if its pixels equal Pillow's, in a fraction of the time; and encoding.
 
-Both use libjpeg-turbo, with the exact DCT ("islow") and smooth chroma upsampling. Pillow keeps four bytes a pixel and
-copies them several times on their way out; simplejpeg writes them once, into the final array.
+Both use libjpeg-turbo, with the exact DCT ("islow") and smooth chroma upsampling. Pillow copies four bytes per pixel
+several times; simplejpeg writes the final array once.
 
-It decodes 8-bit baseline, extended and progressive files with one or three components that give no warning. All others
-(CMYK, arithmetic coding, damage of any kind) are left to Pillow, so that Pillow alone decides which files are accepted
-and how a rejection reads. Once per process a test shows whether the two libraries agree on this machine.
+It decodes 8-bit baseline, extended and progressive files with one or three components and no warnings. Pillow decodes
+the rest (CMYK, arithmetic coding, damage), and alone decides what is accepted and how rejections read. A test once per
+process checks that both agree on this machine.
 """
 
 from __future__ import annotations
@@ -27,25 +27,24 @@ from pipeline.types import ByteArray
 # ITU-T T.81, table B.1: start of frame, Huffman-coded: baseline, extended sequential, progressive.
 _BASELINE: Final = 0xC0
 _FRAMES: Final = (_BASELINE, 0xC1, 0xC2)
-GREY: Final = 128  # what libjpeg fills in
-_SAMPLINGS: Final = (0, 1, 2)  # Pillow's numbers of 4:4:4, 4:2:2 and 4:2:0
+GREY: Final = 128  # libjpeg's fill value
+_SAMPLINGS: Final = (0, 1, 2)  # Pillow's numbers for 4:4:4, 4:2:2 and 4:2:0
 _OTHER_SAMPLINGS: Final = ("440", "411")  # Pillow cannot write these
-# A decoder goes over the whole picture for each scan, however few bytes the scan has. Encoders write up to about 12.
-_MOST_SCANS: Final = 100  # of any picture
-_SCANS_OF_LARGEST: Final = 16  # of one with as many pixels as are accepted
+# Each scan, however short, is a pass over the whole picture. Encoders write up to about 12.
+_MOST_SCANS: Final = 100  # for any picture
+_SCANS_OF_LARGEST: Final = 16  # for the largest accepted picture
 START_OF_SCAN: Final = b"\xff\xda"
-# Where a decoder stops, in coded data too: not at restarts, and not at bytes that stand for themselves.
+# Where a decoder stops, also in coded data: not at restarts or stuffed bytes.
 _MARKER: Final = re.compile(rb"\xff([\xc0-\xcf\xd8-\xfe])")
-_MOST_EXIF: Final = 64  # segments of 64 KiB: Pillow appends each to those before, which copies them
-_MOST_BETWEEN: Final = 2**16  # bytes between segments: Pillow reads them one by one
+_MOST_EXIF: Final = 64  # of 64 KiB: Pillow copies all earlier ones to append one
+_MOST_BETWEEN: Final = 2**16  # bytes between segments, which Pillow reads singly
 
 
 def jpeg_pixels(data: bytes, width: int, height: int) -> ByteArray | None:
-    """The picture of the JPEG file `data`, as stored (no EXIF turn): [height, width, 3] uint8 RGB, C-contiguous.
+    """A JPEG file's picture, as stored (no EXIF orientation): [height, width, 3] uint8 RGB, C-contiguous.
 
-    None where Pillow has to decode it: without simplejpeg, for other kinds of files, where the sides differ from those
-    that Pillow read from the header, and on any warning of libjpeg-turbo. Releases the interpreter's lock. Raises
-    MemoryError.
+    None if Pillow must decode it: no simplejpeg, another kind of file, a size unlike Pillow's, any warning of
+    libjpeg-turbo. Releases the interpreter's lock. Raises MemoryError.
     """
     library = _library()
     marker, depth, components = _first_frame(data)
@@ -55,19 +54,18 @@ def jpeg_pixels(data: bytes, width: int, height: int) -> ByteArray | None:
         if library.decode_jpeg_header(data)[:2] != (height, width):
             return None
         return cast(ByteArray, library.decode_jpeg(data, "RGB"))
-    except (ValueError, RuntimeError, KeyError):  # KeyError: a chroma sampling that it does not know
+    except (ValueError, RuntimeError, KeyError):  # KeyError: an unknown chroma sampling
         return None
 
 
 def is_baseline(data: bytes) -> bool:
-    """Whether the file is a baseline JPEG of 8-bit colour, YCbCr by the numbers of its components: the one kind that
-    every hardware decoder supports."""
+    """Whether it is a baseline JPEG of 8-bit YCbCr (by component numbers), the one kind that every hardware decoder
+    supports."""
     return _first_frame(data) == (_BASELINE, 8, (1, 2, 3))
 
 
 def cannot_hold(data: bytes, pixels: int) -> bool:
-    """Whether the JPEG file `data` is too short for a picture of so many pixels, whatever it shows: Huffman codes take
-    at least one bit for each block of 8 x 8."""
+    """Whether a JPEG file is too short for its pixels: Huffman codes take at least one bit per 8 x 8 block."""
     if 8 * len(data) * 64 >= pixels:
         return False
     marker, _, _ = _first_frame(data)
@@ -75,32 +73,30 @@ def cannot_hold(data: bytes, pixels: int) -> bool:
 
 
 def missing_share(data: bytes, pixels: ByteArray, colours: str) -> float:
-    """The share of a picture that the JPEG file `data` lacks at its end, though it has an end mark, in [0, 1].
+    """The share in [0, 1] of a picture missing at its end, despite a JPEG end marker.
 
-    libjpeg fills such a part with one colour, grey, and warns; so both are looked for. `pixels` [H, W, 3] are those
-    that it decoded, as stored; `colours` is GRAY, or CMYK, where the grey is another colour afterwards. 0 without
-    simplejpeg, which tells of warnings.
+    libjpeg fills it with grey, and warns; both are checked. `pixels` [H, W, 3] are decoded, as stored; `colours` is
+    GRAY, or CMYK, with another fill colour. 0 without simplejpeg, which reports warnings.
     """
     share = _filled(pixels) if colours == "CMYK" else grey_share(pixels)
     return share if share and _warns(data, colours) else 0.0
 
 
 def is_sequential(data: bytes) -> bool:
-    """Whether the file is a grey or colour JPEG whose data go from top to bottom, so that what it lacks is at the end
-    of the picture, and grey."""
+    """Whether it is a grey or colour JPEG stored from top to bottom: missing data is at the picture's end, and grey."""
     marker, _, components = _first_frame(data)
     return marker in (_BASELINE, 0xC1) and len(components) in (1, 3)
 
 
 def grey_share(pixels: ByteArray) -> float:
-    """The share of a picture at its end that has the grey that libjpeg fills in, in [0, 1]."""
+    """The share in [0, 1] of a picture at its end with libjpeg's fill value."""
     if (pixels[-1, -1] != GREY).any():
         return 0.0
     return _filled(pixels)
 
 
 def _filled(pixels: ByteArray) -> float:
-    """The share of the pixels that have the colour of the last one, row by row from the bottom."""
+    """The share of pixels before the end with the last one's colour."""
     height, width, _ = pixels.shape
     filled: int = 0
     for row in range(height - 1, -1, -1):
@@ -113,34 +109,33 @@ def _filled(pixels: ByteArray) -> float:
 
 
 def _warns(data: bytes, colours: str) -> bool:
-    """Whether libjpeg-turbo has something to say of the file."""
+    """Whether libjpeg-turbo warns about the file."""
     library = _library()
     try:
         if library is not None:
             library.decode_jpeg(data, colours)
     except (ValueError, RuntimeError):
         return True
-    except KeyError:  # a chroma sampling that it does not know
+    except KeyError:  # an unknown chroma sampling
         pass
     return False
 
 
 def most_scans(pixels: int, max_pixels: int) -> int:
-    """How many scans a JPEG file of `pixels` may have: what decoding costs is scans times pixels."""
+    """Maximum scans of a JPEG file: decoding costs scans times pixels."""
     return min(_MOST_SCANS, _SCANS_OF_LARGEST * max_pixels // max(pixels, 1))
 
 
 def has_more_scans(data: bytes, most: int) -> bool:
-    """Whether a decoder would read more than `most` scans of the JPEG file `data`, by its markers alone."""
-    # No scan is without the mark; but pictures inside pictures have it, and what follows the end. Only a file with many
-    # is worth a walk.
+    """Whether a decoder would read more than `most` scans, by the markers."""
+    # Embedded pictures and trailing data also count as marks, so only files with many are walked.
     return marks_of_scans(data) > most and _scans(data, most + 1) > most
 
 
 def has_endless_header(data: bytes) -> bool:
-    """Whether what stands before the picture would keep Pillow busy for long."""
+    """Whether data before the picture would keep Pillow busy."""
     at = start = 2
-    exif = parts = 0  # segments of EXIF; bytes of all segments
+    exif = parts = 0  # EXIF segments; bytes of all segments
     for _ in range(MOST_SEGMENTS):
         found = _MARKER.search(data, at)
         between = (found.start() if found else len(data)) - start - parts
@@ -149,7 +144,7 @@ def has_endless_header(data: bytes) -> bool:
         if found is None or found[1] == b"\xda":
             return False
         at = found.end()
-        if MARKER.get(0xFF00 | found[1][0], (None,))[-1] is not None:  # Pillow passes over what the marker begins
+        if MARKER.get(0xFF00 | found[1][0], (None,))[-1] is not None:  # Pillow skips such a segment
             size = int.from_bytes(data[at : at + 2], "big")
             exif += data[at + 2 : at + 8] == b"Exif\0\0"
             at += max(2, size)
@@ -158,7 +153,7 @@ def has_endless_header(data: bytes) -> bool:
 
 
 def marks_of_scans(data: bytes) -> int:
-    """How often the mark of a scan stands in `data`: `bytes.count`, in a tenth of its time."""
+    """Scan marks in `data`: `bytes.count`, in a tenth of the time."""
     even = np.frombuffer(data, "<u2", len(data) // 2)
     odd = np.frombuffer(data, "<u2", (len(data) - 1) // 2, offset=1)
     mark = int.from_bytes(START_OF_SCAN, "little")
@@ -166,7 +161,7 @@ def marks_of_scans(data: bytes) -> int:
 
 
 def _scans(data: bytes, enough: int) -> int:
-    """The scans until the end of the picture, counted up to `enough`; `enough` for a file of endless segments."""
+    """Scans in the picture, at most `enough`; `enough` for endless segments."""
     scans, at = 0, 2
     for _ in range(MOST_SEGMENTS):
         found = _MARKER.search(data, at)
@@ -182,7 +177,7 @@ def _scans(data: bytes, enough: int) -> int:
 
 
 def _first_frame(data: bytes) -> tuple[int, int, tuple[int, ...]]:
-    """The marker, depth and components' numbers of the first frame; zeros and () if there is none."""
+    """Marker, depth and component numbers of the first frame; zeros and () without one."""
     try:
         for marker, at in jpeg_segments(data):
             if marker in START_OF_FRAME:
@@ -194,10 +189,10 @@ def _first_frame(data: bytes) -> tuple[int, int, tuple[int, ...]]:
 
 
 def jpeg_file(pixels: ByteArray, quality: int) -> bytes:
-    """The JPEG file of pixels [h, w, 3] uint8 RGB, with half of the colours' resolution (4:2:0).
+    """A JPEG file of pixels [h, w, 3] uint8 RGB, with chroma subsampling 4:2:0.
 
-    Pillow holds the interpreter's lock most of the time; simplejpeg does not, and is a fifth faster. What they make
-    differs in single grey levels.
+    simplejpeg is a fifth faster and releases the interpreter's lock, which Pillow mostly holds. Results differ by
+    single grey levels.
     """
     library = _library()
     if library is not None:
@@ -216,7 +211,7 @@ def _library() -> ModuleType | None:
 
 
 def _agrees(library: ModuleType) -> bool:
-    """Whether the library's pixels equal Pillow's: packagers may link either to another libjpeg."""
+    """Whether its pixels equal Pillow's: packagers may link another libjpeg."""
     return all(np.array_equal(library.decode_jpeg(file, "RGB"), _pixels_by_pillow(file)) for file in _samples(library))
 
 
@@ -226,7 +221,7 @@ def _pixels_by_pillow(file: bytes) -> ByteArray:
 
 
 def _samples(library: ModuleType) -> list[bytes]:
-    """Small files of every kind that `jpeg_pixels` decodes, full of sharp colour edges, where upsampling differs."""
+    """Small files of every kind that `jpeg_pixels` decodes, with sharp colour edges, on which upsampling differs."""
     noise = np.random.default_rng(0).integers(0, 256, (37, 53, 3), dtype=np.uint8)
     noise[:, 20:] = noise[:1, 20:]
     files = []

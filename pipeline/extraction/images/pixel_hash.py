@@ -1,4 +1,4 @@
-"""The hash of a picture's pixels, by which a store knows the picture again in another file."""
+"""Hash of pixels, which identifies a picture in another file."""
 
 from __future__ import annotations
 
@@ -10,15 +10,14 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from pipeline.types import ByteArray
 
-_MOST_BYTES: Final = 2**31 - 1  # that AESGCM takes at once
+_MOST_BYTES: Final = 2**31 - 1  # AESGCM's maximum per call
 
 
 class PixelHash:
-    """The hash of upright pixels [H, W, 3] under the key of a store: equal pictures have equal hashes.
+    """Hash of upright pixels [H, W, 3] under a store's key: equal for equal pictures. Thread-safe.
 
-    It is a tag of GMAC, which costs a tenth of SHA-256; who does not know the key cannot make two pictures with one
-    tag. Its nonce is the picture's size, so it repeats: the key must not authenticate anything. A store without a key
-    is older and has SHA-256. Safe to call from many threads.
+    It is GMAC, at a tenth of SHA-256's cost; nobody without the key can construct collisions. The nonce, the picture's
+    size, repeats, so the key must not authenticate anything. Older stores without a key use SHA-256.
     """
 
     def __init__(self, key: str | None) -> None:

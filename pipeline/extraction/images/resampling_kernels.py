@@ -1,10 +1,9 @@
-"""The compiled loops that resample rectangles of images on the CPU, straight from the pixels.
+"""Compiled loops that resample rectangles of images on the CPU.
 
-`area_crops` averages whole pixels: `average_row` adds them up in vector instructions along the rows. The sums are whole
-numbers and there is one division, so torch in float64 and the Triton kernels give the same bits.
-`smooth_crops` averages over windows whose edges cut through pixels; `sample` interpolates at points.
+`area_crops` averages whole pixels: integer sums, in vector instructions along rows, and one division give the bits of
+torch in float64 and of Triton. `smooth_crops` averages windows with fractional edges; `sample` interpolates at points.
 
-Importing this module needs numba; it compiles, or loads what an earlier process compiled.
+Needs numba; importing it compiles the loops or loads them from the cache.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from pipeline.runtime.vector_code import Writer, cgutils, intrinsic, nothing
 
 _CROPS: Final = "void(u1[::1], i8[:,::1], i8[::1], i8[::1], i8[:,::1], f4[:,:,:,::1])"
 _POINTS: Final = "void(u1[::1], i8[:,::1], i8[::1], i8[::1], f4[:,:,::1], f4[:,:,::1])"
-# A pixel's red, green and blue in one vector; the fourth number is the next pixel's and is ignored.
+# Red, green and blue; the fourth number, the next pixel's, is ignored.
 _PIXEL: Final = ir.VectorType(ir.IntType(32), 4)
 _FLOATS: Final = ir.VectorType(ir.FloatType(), 4)
 _COLOURS: Final = 3
@@ -28,8 +27,8 @@ _COLOURS: Final = 3
 
 @compiled(**EXACT)
 def bins(length: int, left: Any, right: Any, widths: Any) -> None:
-    """The pixels [left, right) of `length` that each output pixel averages, divided as torch's adaptive pooling does;
-    `widths` float32 is their number."""
+    """The pixels [left, right) of `length` per output pixel, as in torch's adaptive pooling; `widths` float32 is their
+    number."""
     size = len(left)
     for j in range(size):
         left[j], right[j] = (j * length) // size, ((j + 1) * length + size - 1) // size
@@ -38,7 +37,7 @@ def bins(length: int, left: Any, right: Any, widths: Any) -> None:
 
 @compiled(**EXACT)
 def scratch_room(width: int) -> int:
-    """How many int32 `average_row` needs as scratch for `width` pixels."""
+    """Scratch of `average_row` for `width` pixels, in int32 values."""
     return 7 * width + 5
 
 
@@ -46,11 +45,10 @@ def scratch_room(width: int) -> int:
 def average_row(
     pixels: Any, x0: int, x1: int, first: int, last: int, left: Any, right: Any, widths: Any, scratch: Any, out: Any
 ) -> None:
-    """Rows first .. last - 1 and columns x0 .. x1 - 1 of an image, averaged to one row of pixels, as `bins` divided
-    x1 - x0.
+    """Averages rows first .. last - 1, columns x0 .. x1 - 1 to one row of pixels, with the `bins` of x1 - x0.
 
-    `pixels` [height, width * 3] uint8; `scratch` [>= scratch_room(x1 - x0)] int32; `out` [3, >= size] float32. The
-    running sums may wrap around: their differences are exact modulo 2^32.
+    `pixels` [height, width * 3] uint8; `scratch` [>= scratch_room(x1 - x0)] int32; `out` [3, >= size] float32. Sums may
+    wrap around: differences are exact modulo 2^32.
     """
     width = x1 - x0
     sums, running = scratch[: 3 * width], scratch[3 * width + 1 :]
@@ -61,15 +59,13 @@ def average_row(
     for channel in range(3):
         averages = out[channel]
         for j in range(len(left)):
-            averages[j] /= rows * widths[j]  # a product of whole numbers, rounded once, as the number of pixels is
+            averages[j] /= rows * widths[j]  # a product of integers, rounded once
 
 
 @compiled(**EXACT)
 def _add_rows(pixels: Any, start: int, end: int, first: int, last: int, sums: Any) -> None:
-    """The sums of the columns start .. end - 1 over the rows first .. last - 1: fills `sums` [end - start].
-
-    Takes up to four rows at a time, so that the sums are read and written less often.
-    """
+    """Sums columns start .. end - 1 over rows first .. last - 1 into `sums` [end - start], four rows at a time to save
+    memory accesses."""
     row = pixels[first, start:end]
     for i in range(len(row)):
         sums[i] = row[i]
@@ -92,8 +88,8 @@ def _add_rows(pixels: Any, start: int, end: int, first: int, last: int, sums: An
 
 @intrinsic  # type: ignore[untyped-decorator]
 def _add_along(_: Any, sums: Any, count: Any, running: Any) -> Any:
-    """The sums of the first 0 .. `count` pixels, modulo 2^32: `sums` [>= 3 * count + 1] int32 -> `running`
-    [>= 4 * count + 4]."""
+    """Sums of the first 0 .. `count` pixels, modulo 2^32: `sums` [>= 3 * count + 1] int32 -> `running` [>= 4 * count +
+    4]."""
 
     def write(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         to = Writer(context, builder)
@@ -112,8 +108,8 @@ def _add_along(_: Any, sums: Any, count: Any, running: Any) -> Any:
 
 @intrinsic  # type: ignore[untyped-decorator]
 def _sums_between(_: Any, running: Any, left: Any, right: Any, count: Any, out: Any, row: Any) -> Any:
-    """The sums over the pixels [left, right) of `count` output pixels, from the `running` sums: to `out`, a row of
-    `row` numbers for each of three colours."""
+    """Sums over [left, right) of `count` output pixels, from `running` sums: to `out`, a row of `row` numbers per
+    colour."""
 
     def write(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         to = Writer(context, builder)
@@ -131,10 +127,10 @@ def _sums_between(_: Any, running: Any, left: Any, right: Any, count: Any, out: 
 
 @compiled(_CROPS, inlined=(vector_code,), **EXACT)
 def area_crops(flat: Any, sizes: Any, starts: Any, image: Any, boxes: Any, out: Any) -> None:
-    """Rectangles of many images, each averaged to a square: fills `out` [n, 3, size, size].
+    """Averages rectangles of images to squares: fills `out` [n, 3, size, size].
 
-    `flat` holds the images' bytes one after the other, image k of `sizes[k]` (height, width) from byte `starts[k]` on;
-    `image` [n] and `boxes` [n, 4] xyxy are the rectangles: half open, inside their image and not empty.
+    `flat` holds the images' bytes, image k of `sizes[k]` (height, width) from `starts[k]` on; `image` [n] and `boxes`
+    [n, 4] xyxy are rectangles: half open, inside their image, not empty.
     """
     size, widest = out.shape[3], 0
     for k in range(len(image)):
@@ -152,16 +148,16 @@ def area_crops(flat: Any, sizes: Any, starts: Any, image: Any, boxes: Any, out: 
         for i in range(size):
             average_row(pixels, x0, x1, y0 + top[i], y0 + bottom[i], left, right, widths, scratch, row)
             for channel in range(3):
-                for j in range(size):  # one assignment of the row would compile for seconds
+                for j in range(size):  # assigning the row would compile for seconds
                     out[k, channel, i, j] = row[channel, j]
 
 
 @compiled(**FUSED)
 def _windows(length: int, first: Any, weights: Any) -> None:
-    """For each output pixel the source pixel where its window begins, and the weights of that and the following ones.
+    """Per output pixel: its window's first source pixel, and the weights from there.
 
-    first [size] int64, weights [size, taps] float32; each window is max(1, length / size) wide and at least partly
-    inside, is clipped to the inside, and its weights sum to 1.
+    first [size] int64, weights [size, taps] float32. Windows are max(1, length / size) wide, clipped to the rectangle,
+    and weights sum to 1.
     """
     size = len(first)
     scale = length / size
@@ -178,7 +174,7 @@ def _windows(length: int, first: Any, weights: Any) -> None:
 
 @compiled(**FUSED)
 def _mixed_row(pixels: Any, x0: int, x1: int, y: int, weights: Any, row: Any) -> None:
-    """The weighted sum of the rows from y on: fills `row` [(x1 - x0) * 3] float32; rows of weight 0 need not exist."""
+    """The weighted sum of rows from y on, into `row` [(x1 - x0) * 3] float32; rows of weight 0 need not exist."""
     for i in range(3 * (x1 - x0)):
         row[i] = 0
     for k in range(len(weights)):
@@ -191,7 +187,7 @@ def _mixed_row(pixels: Any, x0: int, x1: int, y: int, weights: Any, row: Any) ->
 
 @compiled(_CROPS, **FUSED)
 def smooth_crops(flat: Any, sizes: Any, starts: Any, image: Any, boxes: Any, out: Any) -> None:
-    """See `ImageBatch.smooth_crops`; takes the same arguments as `area_crops`."""
+    """`ImageBatch.smooth_crops`, with the arguments of `area_crops`."""
     size = out.shape[3]
     first_row, first_column = np.empty(size, np.int64), np.empty(size, np.int64)
     for n in range(len(image)):
@@ -202,7 +198,7 @@ def smooth_crops(flat: Any, sizes: Any, starts: Any, image: Any, boxes: Any, out
         across = np.empty((size, (x1 - x0) // size + 3), np.float32)
         _windows(y1 - y0, first_row, down)
         _windows(x1 - x0, first_column, across)
-        row = np.zeros(3 * (x1 - x0 + across.shape[1]), np.float32)  # with room for the taps beyond the edge
+        row = np.zeros(3 * (x1 - x0 + across.shape[1]), np.float32)  # with room for taps beyond the edge
         for i in range(size):
             _mixed_row(pixels, x0, x1, y0 + first_row[i], down[i], row)
             for j in range(size):
@@ -218,9 +214,9 @@ def smooth_crops(flat: Any, sizes: Any, starts: Any, image: Any, boxes: Any, out
 
 @compiled(_POINTS, **EXACT)
 def sample(flat: Any, sizes: Any, starts: Any, image: Any, points: Any, out: Any) -> None:
-    """See `ImageBatch.sample`: fills `out` [n, m, 3]. The images are those of `area_crops`; `points` [n, m, 2].
+    """`ImageBatch.sample` of images as in `area_crops`, at `points` [n, m, 2]: fills `out` [n, m, 3].
 
-    Sums in the order of `ImageBatch._sample`, so that both give the same bits.
+    Sums in the order of `TorchBatch.sample`, for equal bits.
     """
     one = np.float32(1)
     for n in range(len(image)):

@@ -1,4 +1,4 @@
-"""A loaded image of any of Pillow's modes as the pixels of 8-bit RGB."""
+"""Converts any Pillow mode to 8-bit RGB pixels."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from PIL import Image
 from pipeline.types import ByteArray, DoubleArray
 
 DEEP_GREYS: Final = frozenset({"I;16", "I;16L", "I;16B", "I;16N", "I", "F"})
-_PIXELS_AT_ONCE: Final = 1_000_000  # conversions of a whole large picture would take twice the time, and gigabytes
+_PIXELS_AT_ONCE: Final = 1_000_000  # a whole large picture takes twice the time, and gigabytes
 
 
 def rgb_pixels(image: Image.Image) -> ByteArray:
     """[H, W, 3] uint8 of a loaded image of any mode.
 
-    16-bit channels keep their high byte, as Pillow's own readers do for RGB: a grey picture and its RGB copy stay
-    equal. CMYK is converted without a colour profile. Raises ValueError for a mode that has no RGB meaning.
+    16-bit channels keep the high byte, as in Pillow's RGB readers: a grey picture equals its RGB copy. CMYK ignores
+    colour profiles. Raises ValueError for modes without RGB meaning.
     """
     if image.mode in DEEP_GREYS:
         image = Image.fromarray(_grey_to_8_bits(np.asarray(image)))
@@ -29,7 +29,7 @@ def rgb_pixels(image: Image.Image) -> ByteArray:
 
 
 def _parts(width: int, height: int) -> list[slice]:
-    """The rows of a picture, some at a time."""
+    """The rows of a picture, in parts."""
     step = max(1, _PIXELS_AT_ONCE // width)
     return [slice(top, min(top + step, height)) for top in range(0, height, step)]
 
@@ -37,20 +37,20 @@ def _parts(width: int, height: int) -> list[slice]:
 def _rgb(image: Image.Image) -> Image.Image:
     if image.has_transparency_data and _has_usable_key(image):
         return _on_white(image)
-    # `convert` would apply even a key that is not usable.
+    # `convert` would apply an unusable key, too.
     image.info.pop("transparency", None)
     return image if image.mode == "RGB" else image.convert("RGB")  # `convert` copies even RGB
 
 
 def _has_usable_key(image: Image.Image) -> bool:
-    """False for a PNG colour key of 16-bit channels: its pixels have 8 bits by now, so it would match by half."""
+    """False for a 16-bit PNG colour key: the pixels have 8 bits by now, and would match in half."""
     key = image.info.get("transparency")
     values = key if isinstance(key, tuple) else (key,)
     return all(not isinstance(value, int) or 0 <= value <= 255 for value in values)
 
 
 def _on_white(image: Image.Image) -> Image.Image:
-    if image.mode == "La":  # premultiplied; it converts only to its plain form
+    if image.mode == "La":  # premultiplied; converts only to LA
         image = image.convert("LA")
     rgba = image.convert("RGBA")
     return Image.alpha_composite(Image.new("RGBA", rgba.size, "white"), rgba).convert("RGB")
@@ -59,8 +59,8 @@ def _on_white(image: Image.Image) -> Image.Image:
 def _grey_to_8_bits(values: npt.NDArray[Any]) -> ByteArray:
     """[H, W] of 16 bits, 32 bits or floats -> uint8.
 
-    16-bit types have a full scale. 32-bit integers and floats do not declare one: the smallest customary scale (1 for
-    floats, 255, 65535) that holds all values is assumed; values outside all of them are stretched to their range.
+    32-bit integers and floats have no declared scale: it is the smallest usual one (1 for floats, 255, 65535) that fits
+    all values, or else their range.
     """
     if values.dtype.itemsize == 2:
         return (values >> 8).astype(np.uint8)

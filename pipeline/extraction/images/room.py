@@ -1,4 +1,4 @@
-"""The memory of decoding, bounded in bytes for the whole process: server and run take from one budget."""
+"""Bounds the decoding memory of the process, shared by server and run."""
 
 from __future__ import annotations
 
@@ -10,27 +10,26 @@ from typing import Final
 from pipeline.runtime.threads import usable_cores
 
 _LEAST_BYTES: Final = 2**30
-_BYTES_PER_CORE: Final = 2**28  # a photo of 25 MP for each
+_BYTES_PER_CORE: Final = 2**28  # a photo of 25 MP
 
 
 class DecodingRoom:
-    """Pictures wait here until there is memory for them.
+    """Makes pictures wait for memory.
 
-    A picture that takes more than half of `limit` has a place of its own beside it, in turn with others of its size: so
-    it gets in however many small ones come, and they never wait for it. All together take `limit` and one such picture.
-    Who is inside must not wait for somebody who is not.
+    Pictures over half of `limit` take turns in an extra slot, so that small and large ones never wait for each other.
+    The total is `limit` plus one such picture. A thread inside must not wait for one outside.
     """
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._large = threading.Lock()
-        self._next = threading.Lock()  # held by the small one that waits, so that later ones do not overtake it
+        self._next = threading.Lock()  # held by a waiting small picture: later ones queue
         self._changed = threading.Condition()
         self._used = 0
 
     @contextmanager
     def taken(self, size: int) -> Iterator[None]:
-        """Waits until there is room for `size` bytes; it is given back at the end."""
+        """Waits for room for `size` bytes."""
         if size > self._limit // 2:
             with self._large:
                 yield

@@ -1,7 +1,5 @@
-"""A batch of images in torch's tensors, on CUDA or on a CPU without numba.
-
-On CUDA Triton's kernels resample; without them torch does, box by box.
-"""
+"""A batch of images in torch tensors, on CUDA or a CPU without numba. Triton resamples on CUDA, or else torch, box by
+box."""
 
 from __future__ import annotations
 
@@ -31,9 +29,8 @@ def load_triton() -> tuple[ModuleType, SelfCheck]:
 class TorchBatch:
     """An `ImageBatch` on `device`.
 
-    `images`: [H, W, 3] uint8, of any sizes: arrays, or tensors for images that are on the device already. On the
-    device are `pixels` [sum of H * W, 3] uint8, one image after the other, `bases` [B] int64, the pixel where each
-    begins, and `sizes` [B, 2] int64 (height, width).
+    `images` [H, W, 3] uint8, any sizes: arrays, or tensors on the device. On the device are `pixels` [sum of H * W, 3]
+    uint8, `bases` [B] int64 (first pixels), and `sizes` [B, 2] int64 (height, width).
     """
 
     def __init__(
@@ -42,13 +39,13 @@ class TorchBatch:
         device: torch.device | str = "cpu",
         memory: ByteArray | None = None,
     ) -> None:
-        """`memory` [m, 3] uint8, for the pixels of the arrays among the images (`PixelMemory`)."""
+        """`memory` [m, 3] uint8 for the arrays' pixels (`PixelMemory`)."""
         self.device = torch.device(device)
         self.host_sizes = [(int(i.shape[0]), int(i.shape[1])) for i in images]
         self.pixels = _joined(images, self.device, memory)
         host_sizes = np.array(self.host_sizes, dtype=np.int64).reshape(-1, 2)
         counts = host_sizes.prod(axis=1)
-        self._host_base = counts.cumsum() - counts  # where each image's pixels begin
+        self._host_base = counts.cumsum() - counts  # each image's first pixel
         self.bases = torch.from_numpy(self._host_base).to(self.device, non_blocking=True)
         self.sizes = torch.from_numpy(host_sizes).to(self.device, non_blocking=True)
 
@@ -59,7 +56,7 @@ class TorchBatch:
         return torch.empty(shape, device=self.device)
 
     def _image(self, image: int) -> torch.Tensor:
-        """The image [H, W, 3] uint8 on the device, a view."""
+        """[H, W, 3] uint8 on the device, a view."""
         height, width = self.host_sizes[image]
         start = int(self._host_base[image])
         return self.pixels[start : start + height * width].view(height, width, 3)
@@ -89,8 +86,7 @@ class TorchBatch:
     def _one_by_one(
         self, resample: Callable[[torch.Tensor], torch.Tensor], image: torch.Tensor, boxes: torch.Tensor, size: int
     ) -> torch.Tensor:
-        """The crops [n, 3, size, size] that `resample` makes of each rectangle's pixels [h, w, 3]. Waits once for the
-        device."""
+        """Crops [n, 3, size, size] by `resample` of rectangles' pixels [h, w, 3]. Waits once for the device."""
         crops = torch.empty((len(image), 3, size, size), device=self.device)
         for crop, k, (x0, y0, x1, y1) in zip(crops, image.tolist(), boxes.tolist(), strict=True):
             crop[:] = resample(self._image(k)[y0:y1, x0:x1])
@@ -106,7 +102,7 @@ class TorchBatch:
 
     def sample(self, image: torch.Tensor, points: torch.Tensor) -> torch.Tensor:
         height, width = self.sizes[image][:, :, None].unbind(1)
-        # From one pixel outside on everything is black; clamped there, every coordinate fits an index.
+        # Black from one pixel outside on: clamped, coordinates fit an index.
         x = torch.minimum(points[:, :, 0].clamp(min=-1), width)
         y = torch.minimum(points[:, :, 1].clamp(min=-1), height)
         base = self.bases[image][:, None]
@@ -119,21 +115,20 @@ class TorchBatch:
 
 
 def _area_average(pixels: torch.Tensor, size: tuple[int, int]) -> torch.Tensor:
-    """[h, w, 3] uint8 -> [3, *size] float32 in [0, 255]: in float64 sums are exact, so this is their quotient, rounded
-    once."""
+    """[h, w, 3] uint8 -> [3, *size] float32 in [0, 255]: exact sums in float64, one rounded division."""
     planes = pixels.permute(2, 0, 1)[None].to(torch.float64, memory_format=torch.contiguous_format)  # 7 times as fast
     return interpolate(planes, size=size, mode="area")[0].float()
 
 
 def pinned_memory(pixels: int, device: torch.device | str) -> ByteArray:
-    """Memory for `joined`, from which a copy to the device need not wait: [pixels, 3] uint8."""
+    """[pixels, 3] uint8 for `joined`, for copies to the device without waiting."""
     pinned = torch.device(device).type == "cuda"
     return torch.empty((pixels, 3), dtype=torch.uint8, pin_memory=pinned).numpy()
 
 
 def _joined(images: Sequence[ByteArray | torch.Tensor], device: torch.device, memory: ByteArray | None) -> torch.Tensor:
-    """The images' pixels one after the other on the device: [sum of H * W, 3] uint8. Arrays are uploaded in one copy
-    from pinned memory, while the host goes on."""
+    """Concatenates the images' pixels on the device: [sum of H * W, 3] uint8. Arrays are uploaded in one asynchronous
+    copy from pinned memory."""
     arrays = [image for image in images if isinstance(image, np.ndarray)]
     if memory is None:
         memory = pinned_memory(sum(image.shape[0] * image.shape[1] for image in arrays), device)
@@ -145,8 +140,7 @@ def _joined(images: Sequence[ByteArray | torch.Tensor], device: torch.device, me
 
 
 def _neighbours(coordinates: torch.Tensor, length: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """The pixels below and above the coordinates [n, m], and the weight of each: 0 for a pixel outside 0..length - 1
-    [n, 1]."""
+    """Pixels below and above coordinates [n, m], and their weights: 0 outside 0..length - 1 [n, 1]."""
     low = coordinates.floor()
     for pixel, share in ((low, low + 1 - coordinates), (low + 1, coordinates - low)):
         index = pixel.long()
@@ -161,13 +155,13 @@ def _smooth(pixels: torch.Tensor, size: int) -> torch.Tensor:
 
 
 def as_pillow(pixels: torch.Tensor, size: int) -> torch.Tensor:
-    """As `_smooth`, but as Pillow does it: first across, then down, with whole grey levels after each."""
+    """As `_smooth`, like Pillow: first across, then down, rounding grey levels after each."""
     down, across = (_triangle_weights(length, size, pixels.device) for length in pixels.shape[:2])
     return _whole_levels(down @ _whole_levels(pixels.permute(2, 0, 1).float() @ across.T))
 
 
 def _window_weights(length: int, size: int, device: torch.device) -> torch.Tensor:
-    """[size, length] float32: the weight of each source pixel in each output pixel's window; rows sum to 1."""
+    """[size, length] float32: weights of source pixels in output pixels' windows; rows sum to 1."""
     centre, scale = _centres(length, size, device)
     half = max(scale, 1.0) / 2
     first, last = (centre - half).clamp(min=0), (centre + half).clamp(max=length)
@@ -177,8 +171,7 @@ def _window_weights(length: int, size: int, device: torch.device) -> torch.Tenso
 
 
 def _triangle_weights(length: int, size: int, device: torch.device) -> torch.Tensor:
-    """As `_window_weights`, but Pillow's bilinear filter: triangles of twice max(1, scale) source pixels, clipped to
-    the rectangle."""
+    """As `_window_weights`, with Pillow's bilinear filter: triangles of twice max(1, scale) source pixels, clipped."""
     centre, scale = _centres(length, size, device)
     away = (torch.arange(length, dtype=torch.float64, device=device) + 0.5 - centre).abs() / max(scale, 1.0)
     weights = (1 - away).clamp(min=0)
@@ -186,11 +179,11 @@ def _triangle_weights(length: int, size: int, device: torch.device) -> torch.Ten
 
 
 def _centres(length: int, size: int, device: torch.device) -> tuple[torch.Tensor, float]:
-    """Where the centres of the output pixels lie among `length` source pixels, [size, 1] float64, and the scale."""
+    """Output centres among `length` source pixels, [size, 1] float64, and the scale."""
     scale = length / size
     return (torch.arange(size, dtype=torch.float64, device=device)[:, None] + 0.5) * scale, scale
 
 
 def _whole_levels(pixels: torch.Tensor) -> torch.Tensor:
-    """Rounds grey levels as 8 bits do."""
+    """Rounds grey levels to 8 bits."""
     return (pixels + 0.5).floor().clamp(0, 255)

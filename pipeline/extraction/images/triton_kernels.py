@@ -1,10 +1,8 @@
-"""The Triton kernels that resample images on CUDA, straight from the batch's bytes.
+"""Triton kernels that resample images on CUDA.
 
-A program averages PIXELS output pixels, TAPS x TAPS source pixels of each at a time: averages of few pixels then leave
-few lanes idle, and one of thousands takes few steps. The sums are whole numbers, and there is one division, so the area
-averages are bit for bit those of the compiled loops and of torch, in windows of up to 65,000 pixels.
-
-Importing this module needs Triton, which comes with torch on Linux.
+A program averages PIXELS output pixels, TAPS x TAPS source pixels of each at a time: few idle lanes for small averages,
+few steps for large ones. Integer sums and one division give the bits of the compiled loops and of torch, for windows of
+up to 65,000 pixels. Needs Triton, which comes with torch on Linux.
 """
 
 from __future__ import annotations
@@ -20,17 +18,17 @@ if TYPE_CHECKING:
     from pipeline.extraction.images.torch_batch import TorchBatch
     from pipeline.types import ByteArray
 
-# Of a program: output pixels, and rows and columns of each one's source pixels at a time. Not measured on a GPU yet.
+# Per program: output pixels, and source rows and columns at a time. Not measured on a GPU yet.
 PIXELS: Final = 64
 TAPS: Final = 4
-EXACT: Final = {"enable_fp_fusion": False}  # of every launch: no rounding is left out
-_SMOOTH_TOLERANCE: Final = 1e-3  # grey levels: torch adds up float32
+EXACT: Final = {"enable_fp_fusion": False}  # for every launch: keeps every rounding
+_SMOOTH_TOLERANCE: Final = 1e-3  # grey levels: torch sums in float32
 
 
 @triton.jit
 def area_edges(first, place, length, size):
-    """The source pixels [start, end) that output pixel first + place averages when `length` pixels become `size`.
-    Divides in 32 bits, which is cheap: place * length must be below 2^32."""
+    """The source pixels [start, end) of output pixel first + place, for `length` pixels to `size`. 32-bit divisions are
+    cheap: place * length must be below 2^32."""
     skipped, rest = (first * length // size).to(tl.int32), (first * length % size).to(tl.uint32)
     place, length, size = place.to(tl.uint32), length.to(tl.uint32), size.to(tl.uint32)
     start, end = (rest + place * length) // size, (rest + (place + 1) * length + size - 1) // size
@@ -39,17 +37,16 @@ def area_edges(first, place, length, size):
 
 @triton.jit
 def window_edges(place, length, size):
-    """The window of `TorchBatch.smooth_crops` around output pixel `place`, from its first to its last edge. Counted in
-    2 * size parts of a source pixel, both are whole numbers."""
+    """Edges of the window of `TorchBatch.smooth_crops` around output pixel `place`, as integers: the unit is a source
+    pixel / (2 * size)."""
     centre, half = (2 * place + 1) * length, tl.maximum(length, size)
     return tl.maximum(centre - half, 0), tl.minimum(centre + half, 2 * size * length)
 
 
 @triton.jit
 def averages(pixels, width, top, bottom, left, right, unit, SMOOTH: tl.constexpr, TAPS: tl.constexpr):
-    """The mean red, green and blue of windows [n] int32 of an image whose rows are `width` int64 pixels long, from its
-    first byte at `pixels` on. `unit` of the windows' edges are a pixel; where SMOOTH, a window may cover a part of one.
-    """
+    """Mean red, green and blue of windows [n] int32 of an image at `pixels` with rows of `width` int64 pixels. `unit`
+    is a pixel's side in units of the windows' edges; with SMOOTH, windows may cover parts of pixels."""
     top, bottom, left, right = top[:, None], bottom[:, None], left[:, None], right[:, None]
     first_row, first_column = top // unit, left // unit
     last_row, last_column = (bottom + unit - 1) // unit, (right + unit - 1) // unit
@@ -83,7 +80,7 @@ def averages(pixels, width, top, bottom, left, right, unit, SMOOTH: tl.constexpr
 def _cut(
     pixels, bases, sizes, images, boxes, out, size, SMOOTH: tl.constexpr, PIXELS: tl.constexpr, TAPS: tl.constexpr
 ):
-    """Program (k, b): the b-th PIXELS of crop k. The arguments are those of `crops`, `sizes` those of the images."""
+    """Program (k, b): the b-th PIXELS of crop k. Arguments of `crops`, and the images' `sizes`."""
     crop = tl.program_id(0).to(tl.int64)
     place = tl.program_id(1) * PIXELS + tl.arange(0, PIXELS)
     row, column = tl.minimum(place, size * size - 1) // size, place % size
@@ -108,7 +105,7 @@ def _cut(
 
 
 def crops(batch: TorchBatch, image: torch.Tensor, boxes: torch.Tensor, size: int, *, smooth: bool) -> torch.Tensor:
-    """See `TorchBatch.area_crops` or, if `smooth`, `TorchBatch.smooth_crops`."""
+    """`TorchBatch.area_crops` or, if `smooth`, `TorchBatch.smooth_crops`."""
     out = torch.empty((len(image), 3, size, size), device=batch.device)
     where = (batch.pixels, batch.bases, batch.sizes, image.contiguous(), boxes.contiguous(), out)
     with torch.cuda.device_of(out):
@@ -117,7 +114,7 @@ def crops(batch: TorchBatch, image: torch.Tensor, boxes: torch.Tensor, size: int
 
 
 def self_check(device: torch.device, batch_of: type[TorchBatch]) -> str | None:
-    """In what crops of small pictures differ from those that torch cuts on the CPU, or None."""
+    """How crops of small pictures differ from torch's on the CPU, or None."""
     pictures = sample_pictures()
     here, there = batch_of(pictures, device), batch_of(pictures)
     corners = [(0, 0, 97, 83), (96, 82, 97, 83), (5, 7, 8, 80), (0, 0, 3, 41), (1, 40, 3, 41), (30, 2, 91, 49)]
@@ -129,12 +126,12 @@ def self_check(device: torch.device, batch_of: type[TorchBatch]) -> str | None:
     for name, (smooth, by_torch, size, tolerance) in cut.items():
         ours = crops(here, index.to(device), boxes.to(device), size, smooth=smooth).cpu()
         difference = (ours - by_torch(index, boxes, size)).abs().max().item()
-        if not difference <= tolerance:  # nor where it is not a number
+        if not difference <= tolerance:  # also for NaN
             return f"{name} crops differ by up to {difference:g} grey levels"
     return None
 
 
 def sample_pictures() -> list[ByteArray]:
-    """Two pictures [h, w, 3] of odd sides, without two equal rows or columns."""
+    """Two pictures [h, w, 3] of odd sides, all rows and columns different."""
     sides = ((83, 97, 3), (41, 3, 3))
     return [(np.arange(np.prod(side)) * 2654435761 >> 13).astype(np.uint8).reshape(side) for side in sides]

@@ -1,6 +1,5 @@
-"""Folders, prefixes of buckets and manifests to rows.
+"""Folders, bucket prefixes and manifests to rows.
 
-`scan` turns the source of a run into one ImageRef per image file or manifest row; it lists prefixes itself. `folder`
-walks a folder for it, `manifest_file` reads a CSV, JSON Lines or Parquet file, and `selection` says which of their
-files are taken.
+`scan` makes one ImageRef per image file or manifest row, and lists prefixes. `folder` walks folders, `manifest_file`
+reads CSV, JSON Lines or Parquet, `selection` decides which files are included.
 """

@@ -1,7 +1,4 @@
-"""A folder as the source of a run: its image files, in the same order on every machine.
-
-The order is that of the relative paths, compared component by component as bytes.
-"""
+"""A folder as source: its image files, sorted on every machine by relative path, as bytes, component by component."""
 
 from __future__ import annotations
 
@@ -22,19 +19,19 @@ from pipeline.types import ImageRef
 FILE: Final = "file"
 FOLDER: Final = "folder"
 LINK: Final = "link"
-_LISTED: Final = 1000  # folders that are left out
+_LISTED: Final = 1000  # excluded folders
 
 
 @dataclass
 class ScanCounts:
-    """What a scan met. `images` and `rejected` become rows."""
+    """Counts of a scan. `images` and `rejected` become rows."""
 
     images: int = 0
     rejected: int = 0
-    left_alone: Counter[str] = field(default_factory=Counter)  # files, by kind: raw, video, sidecar, hidden, ...
+    left_alone: Counter[str] = field(default_factory=Counter)  # files by kind: raw, video, sidecar, hidden, ...
     left_out: Counter[str] = field(default_factory=Counter)  # folders: hidden, thumbnails, excluded
-    left_out_folders: list[str] = field(default_factory=list)  # the first of them
-    loops: int = 0  # links to a folder that was entered already
+    left_out_folders: list[str] = field(default_factory=list)  # the first ones
+    loops: int = 0  # links to a folder entered before
 
     def leave_out(self, folder: str, why: str) -> None:
         self.left_out[why] += 1
@@ -43,13 +40,11 @@ class ScanCounts:
 
 
 class FolderWalk:
-    """Every image file below `folder` that the settings select, and every folder below it that cannot be listed, as
-    rows in byte order.
+    """Selected image files below `folder`, and folders that cannot be listed, as rows in byte order.
 
-    A folder is entered once, by the first path that leads to it. Files outside `settings.root` (links resolved) are
-    rejected. The folder `leave_out` is skipped, whatever path leads to it. The walk has its own stack: a tree may be
-    deeper than Python's recursion limit. Memory: the names in the folders on the way down, and about 200
-    bytes for each folder.
+    Each folder is entered once, by its first path, and `leave_out` never. Files outside `settings.root` (links
+    resolved) are rejected. Its own stack allows trees beyond Python's recursion limit. Memory: names in the current
+    folders, and about 200 bytes per folder.
     """
 
     def __init__(
@@ -71,7 +66,7 @@ class FolderWalk:
         self.stack: list[tuple[str, Iterator[tuple[bytes, str]]]] = []
 
     def __iter__(self) -> Iterator[ImageRef]:
-        """Raises InputError if `folder` itself cannot be listed, and Interrupted once `stop` is set."""
+        """Raises InputError if `folder` cannot be listed, Interrupted once `stop` is set."""
         problem = self._enter(self.top)
         if problem is not None:
             raise InputError(message=f"The folder {shown(self.top)} {problem.reason}.")
@@ -87,7 +82,7 @@ class FolderWalk:
                 yield ref
 
     def _enter(self, folder: str) -> ImageRejected | None:
-        """Puts `folder` on the stack, or returns why it cannot be listed; one that is skipped does neither."""
+        """Enters `folder` unless it is skipped; returns why it cannot be listed."""
         try:
             identity = _identity(os.stat(folder))
             if identity == self.left_out:
@@ -126,7 +121,7 @@ class FolderWalk:
 
     def _row(self, path: str, problem: ImageRejected | None) -> ImageRef:
         folder = os.path.dirname(path)
-        # The source's own name is not a person's, so that files directly in it get no name.
+        # The source folder's name is not a person's.
         label = None if folder == self.top else parent_label(os.path.basename(folder), self.settings)
         return ImageRef(path=shown(path), file=path, name=label, rejected=problem)
 
@@ -135,7 +130,7 @@ class FolderWalk:
             return OTHER
         if os.path.isdir(path):
             return FOLDER
-        # A dangling link counts as a file: if it is named like an image, it becomes a row with the status missing.
+        # A dangling link named like an image becomes a row with the status missing.
         return FILE if os.path.isfile(path) or not os.path.exists(path) else OTHER
 
     def _outside(self, path: str) -> ImageOutside | None:
@@ -145,7 +140,7 @@ class FolderWalk:
 
 
 def is_within(path: str, folder: str) -> bool:
-    """Whether the absolute, normalised `path` is `folder` or lies below it."""
+    """Whether the absolute, normalised `path` is `folder` or below it."""
     return path == folder or path.startswith(folder.rstrip(os.sep) + os.sep)
 
 
@@ -162,7 +157,7 @@ def _kind(entry: os.DirEntry[str]) -> str:
 
 
 def parent_label(folder: str, settings: SourceSettings) -> str | None:
-    """The name that the photos in a folder of this name get, if the settings take it from there."""
+    """The name for photos in this folder, if the settings use folder names."""
     return shown(folder).strip() or None if settings.labels == "parent" else None
 
 
@@ -173,7 +168,7 @@ def check_stop(stop: threading.Event | None) -> None:
 
 
 def _why_no_image(path: str) -> str | None:
-    """What a file is that is no image, by its suffix; if that is inconclusive, by its first bytes."""
+    """A file's kind by suffix or else first bytes; None for an image."""
     kind = kind_by_suffix(path)
     if kind is not None:
         return None if kind == IMAGE else kind

@@ -1,8 +1,7 @@
-"""A manifest as the source of a run: CSV, JSON Lines or Parquet, read as a stream of rows.
+"""A manifest as source: CSV, JSON Lines or Parquet, streamed.
 
-Columns: `path` or `uri`; optional `name`, `external_id`, `directory`; any further ones are kept. Column names are
-compared without regard to case and surrounding blanks. A row without a usable location is rejected; a manifest that
-is not valid CSV, JSON Lines or Parquet stops the scan.
+Columns: `path` or `uri`; optional `name`, `external_id`, `directory`; others are kept. Names ignore case and
+surrounding blanks. Rows without a usable location are rejected; invalid files stop the scan.
 """
 
 from __future__ import annotations
@@ -30,20 +29,20 @@ TEXT_COLUMNS: Final = ("name", "external_id", "directory")
 _COLUMNS = (*LOCATION_COLUMNS, *TEXT_COLUMNS)
 _HEADER_CHARACTERS = 2**17
 _READ_ERRORS = (OSError, UnicodeError, csv.Error)
-# Of Parquet.
+# For Parquet:
 _BATCH_ROWS: Final = 1024
 _ROW_BYTES: Final = 2**18  # on average in a batch; a CSV field has at most 2**17
 _COLUMN_BYTES: Final = 2**30  # of a row group, as encoded
-_VALUES_PER_ROW: Final = 10_000  # on average in a row group, of lists
-_DICTIONARIES: Final = frozenset({"NONE", "STRING"})  # logical types that can stay numbers
+_VALUES_PER_ROW: Final = 10_000  # on average in a row group, for lists
+_DICTIONARIES: Final = frozenset({"NONE", "STRING"})  # logical types that can be read as dictionary codes
 
 
 @dataclass(frozen=True)
 class ManifestRow:
-    """One row as written; `where` ("line 7", "row 12") is for messages."""
+    """One row; `where` ("line 7", "row 12") is for messages."""
 
     where: str
-    location: str  # "" where the row has none
+    location: str  # "" if the row has none
     name: str | None
     external_id: str | None
     directory: str | None
@@ -51,9 +50,9 @@ class ManifestRow:
 
 
 def read_manifest(path: Path, kind: str) -> Iterator[ManifestRow]:
-    """The rows of the manifest `path` of `kind` csv, jsonl or parquet, in their order.
+    """The rows of a csv, jsonl or parquet manifest, in order.
 
-    Memory: one line, or a batch of Parquet rows. Raises ManifestInvalid, with the line or row where there is one.
+    Memory: a line or a batch of Parquet rows. Raises ManifestInvalid, with the line or row if known.
     """
     rows = {"csv": _csv_rows, "jsonl": _json_rows, "parquet": _parquet_rows}[kind](path)
     for where, values in rows:
@@ -80,7 +79,7 @@ def _row(path: Path, where: str, values: Mapping[str, Any]) -> ManifestRow:
 def _location(path: Path, where: str, value: Any) -> str:
     if value is None:
         return ""
-    if isinstance(value, bytes):  # a Parquet column of file names as bytes
+    if isinstance(value, bytes):  # Parquet file names as bytes
         return value.decode("utf-8", "surrogateescape")
     if not isinstance(value, str):
         _invalid(path, f"{where}: path must be text, not {type(value).__name__}")
@@ -88,7 +87,7 @@ def _location(path: Path, where: str, value: Any) -> str:
 
 
 def _text(path: Path, where: str, column: str, value: Any) -> str | None:
-    """A name or an id: numbers become text, and a whole number from a floating-point column becomes "7", not "7.0"."""
+    """A name or an id: numbers become text, a float with an integer value "7", not "7.0"."""
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return None
     if isinstance(value, float) and value.is_integer():
@@ -104,7 +103,7 @@ def _text(path: Path, where: str, column: str, value: Any) -> str | None:
 
 
 def _jsonable(value: Any) -> Any:
-    """`value` as JSON can hold it: dates as ISO text, bytes in hexadecimal, NaN as null, lone surrogates escaped."""
+    """`value` for JSON: dates in ISO format, bytes in hexadecimal, NaN as null, lone surrogates escaped."""
     if isinstance(value, str):
         return value if is_unicode(value) else shown(value)
     if value is None or isinstance(value, (bool, int)):
@@ -123,7 +122,7 @@ def _jsonable(value: Any) -> Any:
 
 
 def _columns(path: Path, names: Iterable[str], where: str = "it") -> list[str]:
-    """The normalised names. Raises ManifestInvalid without a location column, or for a name that comes twice."""
+    """The normalised names. Raises ManifestInvalid without a location column or for repeated names."""
     names = list(names)
     columns = [name.strip().lower() if name.strip().lower() in _COLUMNS else name.strip() for name in names]
     if not any(column in LOCATION_COLUMNS for column in columns):
@@ -159,13 +158,13 @@ def _csv_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _encoding(path: Path) -> str:
-    """UTF-8 with or without a byte order mark; UTF-16 with one, as spreadsheets save "Unicode text"."""
+    """UTF-8 with or without a byte order mark, or UTF-16 with one (spreadsheets' "Unicode text")."""
     with path.open("rb") as file:
         return "utf-16" if file.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else "utf-8-sig"
 
 
 def _delimiter(header: str) -> str:
-    """What separates the columns: spreadsheets write semicolons where the comma is the decimal sign, or tabs."""
+    """The separator: spreadsheets also write tabs, or semicolons if the decimal sign is a comma."""
     for delimiter in ",;\t":
         names = {name.strip().strip('"').strip().lower() for name in header.split(delimiter)}
         if not names.isdisjoint(LOCATION_COLUMNS):
@@ -228,10 +227,10 @@ def _parquet_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _open_parquet(path: Path) -> pq.ParquetFile:
-    """The file, whose few bytes may stand for any number of values: codes repeat a value millions of times. So texts
-    are read as numbers of a dictionary's values, until their size is known (`_plain_bytes`).
+    """Opens the file with texts as dictionary codes: a few bytes can encode millions of copies, so sizes are checked
+    first (`_plain_bytes`).
 
-    Raises ValueError if the file's own figures are beyond the limits, and pa.ArrowException.
+    Raises ValueError if its own figures exceed the limits, and pa.ArrowException.
     """
     metadata = pq.read_metadata(path)
     leaves = [metadata.schema.column(number) for number in range(metadata.num_columns)]
@@ -247,7 +246,7 @@ def _open_parquet(path: Path) -> pq.ParquetFile:
 
 
 def _plain_bytes(values: pa.Array) -> int:
-    """What the values take when each stands for itself."""
+    """Size without dictionary encoding."""
     if pa.types.is_dictionary(values.type):
         lengths = pc.binary_length(values.dictionary).cast(pa.int64())
         return pc.sum(lengths.take(values.indices)).as_py() or 0
@@ -259,7 +258,7 @@ def _plain_bytes(values: pa.Array) -> int:
 
 
 def _micros(column: pa.Array) -> pa.Array:
-    """Nanoseconds cut to microseconds: Python's datetime holds no more."""
+    """Cuts nanoseconds to microseconds, datetime's limit."""
     if pa.types.is_timestamp(column.type) and column.type.unit == "ns":
         return column.cast(pa.timestamp("us", column.type.tz), safe=False)
     if column.type == pa.time64("ns"):

@@ -1,7 +1,7 @@
-"""A folder, a prefix of a bucket or a manifest -> the rows of a run, one ImageRef each, in a deterministic order.
+"""A folder, bucket prefix or manifest -> a run's rows, one ImageRef each, in a deterministic order.
 
-A problem with a single file is a row with a reason (`ImageRef.rejected`); a problem with the source is an error.
-Nothing is decoded here, and memory does not grow with the number of rows.
+A problem with one file is a row with a reason (`ImageRef.rejected`), one with the source an error. Nothing is decoded;
+memory does not grow with the number of rows.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ _MANIFESTS: Final[dict[str, SourceKind]] = {
     ".parquet": "parquet",
     ".pq": "parquet",
 }
-_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")  # two letters at least: "C:/" is a drive
-_CHECKED = 8  # objects that a manifest begins with
-_CACHED_FOLDERS = 1024  # of a prefix: listed one after another, so that few are looked up again later
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")  # at least two letters: "C:/" is a drive
+_CHECKED = 8  # objects at a manifest's start
+_CACHED_FOLDERS = 1024  # of a prefix; its listing groups them
 
 
 def source_kind(path: Source) -> SourceKind:
-    """What `path` is; a prefix of a bucket is a folder, and not looked at. Raises SourceMissing, ManifestInvalid, or
-    InputError where it cannot be looked at."""
+    """The kind of `path`; prefixes are folders, unchecked. Raises SourceMissing, ManifestInvalid, or InputError if it
+    cannot be examined."""
     if buckets.is_address(path):
         return "folder"
     try:
@@ -79,14 +79,14 @@ def scan_source(
     leave_out: Path | None = None,
     stop: threading.Event | None = None,
 ) -> Iterator[ImageRef]:
-    """The rows of the folder, prefix or manifest `path`; `counts` is filled as the rows are taken.
+    """The rows of the folder, prefix or manifest `path`; fills `counts` on the way.
 
-    A folder is walked in the byte order of its relative paths, component by component, without the folder `leave_out`;
-    a prefix is listed in the byte order of whole keys; a manifest's rows keep their order. Relative paths in a manifest
-    start at `settings.root`, or without one at the manifest's own folder, and may not lead out of it.
-    `settings.include` and `settings.exclude` choose among either.
-    Raises SourceMissing, ManifestInvalid, BucketFailed and InputError, SourceEmpty after the end of a source without
-    rows, and Interrupted once `stop` is set, in a folder however few images it holds.
+    Order: a folder's relative paths as bytes, by component; a prefix's whole keys as bytes; a manifest's own. The
+    folder `leave_out` is skipped. Relative paths in a manifest start at `settings.root`, or else at its folder, and may
+    not lead out of it. `settings.include` and `settings.exclude` filter all three.
+
+    Raises SourceMissing, ManifestInvalid, BucketFailed and InputError; SourceEmpty after a source without rows;
+    Interrupted once `stop` is set, in a folder even without images.
     """
     kind = source_kind(path)  # raises at the call, not at the first row
     counts = ScanCounts() if counts is None else counts
@@ -115,10 +115,10 @@ def _counted(refs: Iterator[ImageRef], path: Source, kind: SourceKind, counts: S
 def _prefix_refs(
     prefix: str, settings: SourceSettings, counts: ScanCounts, stop: threading.Event | None
 ) -> Iterator[ImageRef]:
-    """Every image below the prefix that the settings select; hidden names and folders are those of keys with slashes.
+    """Selected images below the prefix, where slashes separate folders.
 
-    An object is an image by its suffix alone, as looking into it would cost a request. Memory: a page of the listing.
-    Raises BucketFailed, and Interrupted once `stop` is set.
+    Suffixes decide, because reading costs requests. Memory: a page of the listing. Raises BucketFailed, and Interrupted
+    once `stop` is set.
     """
     prefix = prefix.rstrip("/")
     selection = Selection(settings.include, settings.exclude)
@@ -129,7 +129,7 @@ def _prefix_refs(
         check_stop(stop)
         below = found.address[len(prefix) + 1 :]
         *folders, _ = below.split("/")
-        paths = accumulate(folders, "{}/{}".format)  # of the folders that the key goes through, from the top
+        paths = accumulate(folders, "{}/{}".format)  # of the key's folders, from the top
         closed = next(((folder, why) for folder in paths if (why := why_no_folder(folder))), None)
         if closed is not None:
             if closed[0] != left_out:
@@ -151,7 +151,7 @@ def _prefix_refs(
 
 
 def _checked(refs: Iterator[ImageRef]) -> Iterator[ImageRef]:
-    """The same. Where they begin with objects, their buckets are looked at before anything is done with a row."""
+    """The same rows, after checking the buckets of leading objects."""
     first: list[ImageRef] = []
     for ref in refs:
         first.append(ref)
@@ -162,14 +162,14 @@ def _checked(refs: Iterator[ImageRef]) -> Iterator[ImageRef]:
 
 
 def manifest_base(path: Source, settings: SourceSettings) -> str:
-    """Where relative paths of a manifest start."""
+    """Where a manifest's relative paths start."""
     if buckets.is_address(settings.root):
         return settings.root.rstrip("/")
     return os.path.abspath(settings.root or os.path.dirname(os.path.abspath(path)))
 
 
 def below_base(file: str, base: str) -> str:
-    """What patterns are compared with: the path below the manifest's base, or the whole path or address elsewhere."""
+    """What patterns match: the path below the manifest's base, else the whole path or address."""
     if buckets.is_address(file):
         return file[len(base) + 1 :] if buckets.is_address(base) and buckets.is_below(file, base) else file
     return os.path.relpath(file, base) if is_within(file, base) else file
@@ -186,13 +186,13 @@ def _manifest_refs(path: Path, kind: SourceKind, settings: SourceSettings, count
             counts.left_alone[EXCLUDED] += 1
             continue
         problem = problem or _problem(file, real_root)
-        # A row without a path is shown as its place in the manifest, so that a report can point to it.
+        # A row without a path is shown by its place in the manifest, for reports.
         shown_path = shown(file) or f"{shown(os.path.abspath(path))} ({row.where})"
         yield ImageRef(shown_path, file, row.name, row.external_id, row.directory, row.extra, problem)
 
 
 def _resolve(location: str, base: str) -> tuple[str, ImageRejected | None]:
-    """The absolute path or the address that a row's location means, and why it cannot be used."""
+    """The absolute path or address of a location, and why it is unusable."""
     if not location:
         return "", ImageMissing()
     scheme = _SCHEME.match(location)
@@ -215,7 +215,7 @@ def _resolve(location: str, base: str) -> tuple[str, ImageRejected | None]:
 
 
 def _file_of_uri(uri: str) -> str:
-    """The path of a `file:` URI (RFC 8089). Raises ValueError for one that names another machine or no path."""
+    """The path of a `file:` URI (RFC 8089). Raises ValueError for another machine or no path."""
     parts = urlsplit(uri)
     if parts.netloc not in ("", "localhost"):
         raise ValueError(f"the file is on another machine ({shown(parts.netloc)})")
@@ -225,7 +225,7 @@ def _file_of_uri(uri: str) -> str:
 
 
 def _problem(file: str, real_root: str | None) -> ImageRejected | None:
-    """Why a path cannot be read, as far as can be told without opening it; of an address whether it is outside."""
+    """Why a path cannot be read, unopened; whether an address is outside."""
     is_object = buckets.is_address(file)
     problem = None if is_object else file_problem(file)
     if problem is None and real_root is not None:

@@ -1,4 +1,4 @@
-"""Which files and folders of a source are taken: what the user names, and not what programs leave beside photos."""
+"""Selects a source's files and folders by the user's patterns, without files that programs store next to photos."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ _VIDEO_SUFFIXES: Final = frozenset(
         *(".webm", ".wmv"),
     }
 )
-# What photo programs write beside a photo.
+# Files that photo programs write next to a photo.
 _SIDECAR_SUFFIXES: Final = frozenset({".aae", ".cos", ".dop", ".json", ".pp3", ".xmp"})
-# Folders of small copies: of Synology, of Lightroom, of iPhoto.
+# Thumbnail folders of Synology, Lightroom and iPhoto.
 _THUMBNAIL_FOLDERS: Final = ("@eadir", "*.lrdata", "ipod photo cache")
 
 
 def kind_by_suffix(path: str) -> str | None:
-    """The kind of a file by its suffix, IMAGE for an image; None: its content decides."""
+    """A file's kind by its suffix; None: its content decides."""
     suffix = os.path.splitext(path)[1].lower()
     kinds = {IMAGE: IMAGE_SUFFIXES, RAW: RAW_SUFFIXES, VIDEO: _VIDEO_SUFFIXES, SIDECAR: _SIDECAR_SUFFIXES}
     return next((kind for kind, suffixes in kinds.items() if suffix in suffixes), None)
 
 
 class Selection:
-    """What `include` and `exclude` choose: patterns with * and ?, separated by commas, without regard to case.
+    """The patterns `include` and `exclude`: with * and ?, separated by commas, ignoring case.
 
-    A pattern with a slash is compared with the path below the source, another one with the name; what a folder matches
-    holds for all that is in it. Hidden names (unless `hidden` is set) and folders of thumbnails are left out, unless a
-    pattern of `include` that does not begin with a wildcard names them.
+    Patterns with a slash match the path below the source, others the name; a folder's match applies to its contents.
+    Hidden names (unless `hidden`) and thumbnail folders are skipped unless an `include` pattern without leading
+    wildcard names them.
     """
 
     def __init__(self, include: str | None, exclude: str | None, *, hidden: bool = False) -> None:
@@ -51,14 +51,14 @@ class Selection:
         self._hidden = hidden
 
     def why_no_folder(self, path: str) -> str | None:
-        """Why the folder at `path` (below the source) is not entered: hidden, thumbnails or excluded."""
+        """Why the folder at `path` (below the source) is skipped: hidden, thumbnails or excluded; else None."""
         name = os.path.basename(path).casefold()
         if any(fnmatch.fnmatchcase(name, pattern) for pattern in _THUMBNAIL_FOLDERS) and not self._is_named(path):
             return THUMBNAILS
         return self._why_left_out(path)
 
     def why_no_file(self, path: str) -> str | None:
-        """Why the file at `path` (below the source) is left alone: hidden or excluded."""
+        """Why the file at `path` (below the source) is skipped: hidden or excluded; else None."""
         if self._include and not _any_matches(self._include, path):
             return EXCLUDED
         return self._why_left_out(path)
@@ -79,7 +79,7 @@ def _patterns(text: str | None) -> list[str]:
 
 
 def _matches(pattern: str, path: str) -> bool:
-    """Whether the path ends where the pattern points."""
+    """Whether the pattern matches the path, or without a slash its name."""
     text = path.casefold()
     return fnmatch.fnmatchcase(text if "/" in pattern else os.path.basename(text), pattern)
 
@@ -90,7 +90,7 @@ def _any_matches(patterns: list[str], path: str) -> bool:
 
 
 def _ways_to(path: str) -> Iterator[str]:
-    """The path, and those of the folders above it."""
+    """The path, then each folder above it."""
     while path.strip("/"):
         yield path
         path = os.path.dirname(path)

@@ -1,4 +1,4 @@
-"""The Ray cluster of a run: joined at its address, or started on this machine and ended."""
+"""The Ray cluster of a run: joined at its address, or started and stopped on this machine."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from pipeline.runtime.threads import usable_cores
 
 NAMESPACE: Final = "facepipe"
 _REACHED_S: Final = 10.0
-# Ray keeps objects in shared memory. Ours are manifest rows and answers; the least that Ray takes is 75 MB.
+# Ray keeps objects, here manifest rows and answers, in shared memory: at least 75 MB.
 _OBJECTS_BYTES: Final = 80 * 2**20
 
 
 def settle_environment(settings: RaySettings) -> None:
-    """Sets the environment of a cluster that is started here; to be called before Ray is loaded, which then reads it.
+    """Sets the environment of a cluster to start here. Call before Ray is loaded, which reads it.
 
-    Ray listens on all addresses, and whoever can connect can run programs: only this process and its children know this
+    Ray listens on all addresses, and whoever connects can run programs: only this process and its children know the
     token. If a program loaded Ray before, Ray's own settings apply. Ray's usage reports are off.
     """
     if settings.address is None and "ray" not in sys.modules:
@@ -38,7 +38,7 @@ def settle_environment(settings: RaySettings) -> None:
 
 
 def require_ray() -> None:
-    """Raises UsageError if Ray, or a package that the shard folder needs, is not installed."""
+    """Raises UsageError if Ray, or a package that the shard folder needs, is missing."""
     for module in ("ray", "obstore"):
         if find_spec(module) is None:
             raise UsageError(message="The engine ray needs the extra `ray`: pip install 'facepipe[ray]'.")
@@ -46,7 +46,7 @@ def require_ray() -> None:
 
 @contextmanager
 def connected(settings: RaySettings) -> Iterator[None]:
-    """For the block, this process is a driver of the cluster. Raises ClusterFailed."""
+    """Connects this process to the cluster within the block. Raises ClusterFailed."""
     import ray
 
     if ray.is_initialized():  # by a program that uses this library
@@ -55,7 +55,7 @@ def connected(settings: RaySettings) -> Iterator[None]:
     if settings.address not in (None, "auto"):
         _reach(settings.address)
     own = {"num_cpus": usable_cores(), "include_dashboard": False, "object_store_memory": _OBJECTS_BYTES}
-    # Ray prints the fate of workers on standard output, which is for a command's answer alone.
+    # Ray writes about workers to standard output, which is for a command's answer.
     with redirect_stdout(sys.stderr):
         try:
             _init(address=settings.address or "local", **({} if settings.address else own))
@@ -65,7 +65,7 @@ def connected(settings: RaySettings) -> Iterator[None]:
 
 
 def room_for(settings: RaySettings) -> tuple[int, int]:
-    """How many workers the cluster has room for, at least one, and the cores of each. Raises ClusterFailed."""
+    """Returns how many workers fit on the cluster, at least one, and the cores of each. Raises ClusterFailed."""
     import ray
 
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
@@ -91,14 +91,14 @@ def _init(**how: Any) -> None:
     try:
         with _own_sigterm():
             ray.init(namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR, **how)
-    except (Exception, SystemExit) as exc:  # Ray ends the program if a cluster does not answer
+    except (Exception, SystemExit) as exc:  # Ray exits the program if a cluster does not answer
         reason = str(exc) if isinstance(exc, Exception) else "it does not answer"
         raise ClusterFailed(detail=" ".join(reason.split())[:400]) from exc
 
 
 @contextmanager
 def _own_sigterm() -> Iterator[None]:
-    """Restores our handler of SIGTERM, which finishes the shard in progress; Ray's ends the program at once."""
+    """Restores our SIGTERM handler, which finishes the shard in progress; Ray's ends the program at once."""
     handler = signal.getsignal(signal.SIGTERM)
     try:
         yield
@@ -108,7 +108,7 @@ def _own_sigterm() -> Iterator[None]:
 
 
 def _reach(address: str) -> None:
-    """Ray itself would try for minutes, and write on standard error meanwhile."""
+    """Tests the connection: Ray would try for minutes, writing to standard error."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal():
         raise UsageError(message=f'"{address}" is no address of a Ray cluster, such as 10.0.0.1:6379, or auto.')

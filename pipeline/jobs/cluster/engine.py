@@ -1,4 +1,4 @@
-"""The engine ray: shards of a manifest to tables of extracted faces, by the workers of a cluster."""
+"""The engine ray: a cluster's workers extract shards of a manifest."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from pipeline.runtime.stage_times import StageTimes
 from pipeline.store import ShardUnusable
 
 _log = logging.getLogger(__name__)
-# Shards for each worker that may be in the shard folder or in progress, beyond those that it has at once.
+# Shards per worker in the folder or in progress, beyond those assigned at once.
 _WINDOW_PER_WORKER: Final = 4
 _TICK_S: Final = 1.0
-_DEATHS: Final = 3  # of each worker, without a finished shard in between: then the cluster is given up
+_DEATHS: Final = 3  # per worker without a finished shard in between, before the cluster is given up
 
 
 class _Worker:
-    """A worker of the cluster, from the order to start it on."""
+    """A worker of the cluster."""
 
     def __init__(self, name: str, order: Order, cpus: int, gpus: float, calls: int) -> None:
         self.name = name
@@ -43,8 +43,8 @@ class _Worker:
         actor = kind.options(name=name, namespace=NAMESPACE, **options)
         self.actor: Any = actor.remote(order)
         self.started: Any = self.actor.start.remote()
-        self.node: str | None = None  # where it runs, once it has started
-        self.calls: dict[Any, int] = {}  # the answers that are awaited, and their shards
+        self.node: str | None = None  # once started
+        self.calls: dict[Any, int] = {}  # awaited answers, and their shards
         self.last: Done | None = None
         self._heard = time.monotonic()  # when it last answered, or had nothing to answer
 
@@ -54,12 +54,12 @@ class _Worker:
         self.calls[self.actor.extract.remote(shard.number, pack(shard.manifest)[1])] = shard.number
 
     def finished(self, answer: Any) -> int:
-        """The shard whose answer has come."""
+        """The shard of an answer that arrived."""
         self._heard = time.monotonic()
         return self.calls.pop(answer)
 
     def silent_for(self) -> float:
-        """Seconds without an answer, if one is awaited; also for a shard that another worker finished meanwhile."""
+        """Seconds an answer has been awaited, even for a shard that another worker finished; else 0."""
         return time.monotonic() - self._heard if self.calls else 0.0
 
     def end(self) -> None:
@@ -67,7 +67,7 @@ class _Worker:
 
 
 class RayEngine:
-    """Runs extraction on a cluster, which is joined or started when the first shard needs it."""
+    """Runs extraction on a cluster, joined or started for the first shard."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class RayEngine:
         starting: Callable[[], AbstractContextManager[None]],
         times: StageTimes | None = None,
     ) -> None:
-        """`order`: with the settings of the command. `starting` is around the wait for the first worker."""
+        """`order` has the command's settings. `starting` wraps the wait for the first worker."""
         settings = order.settings
         self._settings: RaySettings = settings.ray
         self._folder = order.folder
@@ -88,16 +88,16 @@ class RayEngine:
         self._cpus = 0
         self._workers: dict[str, _Worker] = {}
         self._wanted = 0
-        self._deaths = 0  # since a shard was done last
-        self._alone_since = 0.0  # without a worker that has started
-        self._ended: list[Done] = []  # the last answers of workers that are gone
+        self._deaths = 0  # since a shard was done
+        self._alone_since = 0.0  # when no started worker was left
+        self._ended: list[Done] = []  # last answers of ended workers
 
     def run_shards(
         self, shards: Iterable[tuple[int, pa.Table]], advance: Callable[[int], None]
     ) -> Generator[tuple[int, pa.Table], None, None]:
-        """As `LocalEngine.run_shards`. A shard that is in the folder already is taken from there.
+        """As `LocalEngine.run_shards`, but takes shards already in the folder.
 
-        Raises ClusterFailed, NodeMismatch, ShardFailed, BucketFailed, and what workers raise.
+        Raises ClusterFailed, NodeMismatch, ShardFailed, BucketFailed, and the workers' errors.
         """
         with ExitStack() as stack:
             there = self._folder.shards()
@@ -117,7 +117,7 @@ class RayEngine:
                 if not shard.told:
                     advance(len(shard.manifest))
                 yield shard.number, table
-                # Whoever took the table has it in the store by now.
+                # The caller has committed the table.
                 self._folder.remove(shard.number)
                 assignments.taken(shard)
         self._folder.clear()
@@ -136,15 +136,15 @@ class RayEngine:
 
     @property
     def cpu_s(self) -> float:
-        """Processor time of all workers so far."""
+        """Of all workers so far."""
         return sum(done.cpu_s for done in self._answers())
 
     def _answers(self) -> list[Done]:
-        """The last one of each worker."""
+        """Each worker's last answer."""
         return [*self._ended, *(worker.last for worker in self._workers.values() if worker.last)]
 
     def _start(self, assignments: Assignments, stack: ExitStack) -> None:
-        """Joins or starts the cluster, orders the workers, and waits for the first."""
+        """Joins or starts the cluster, starts the workers, and waits for the first."""
         with self._starting():
             stack.enter_context(connected(self._settings))
             self._wanted, self._cpus = room_for(self._settings)
@@ -165,7 +165,7 @@ class RayEngine:
         self._workers[name] = _Worker(name, order, self._cpus, settings.gpus, settings.queue)
 
     def _work(self, assignments: Assignments, advance: Callable[[int], None]) -> None:
-        """Gives shards to the workers that have room, and waits a moment for answers."""
+        """Gives shards to free workers, and waits a moment for answers."""
         for worker in self._workers.values():
             alone = sum(each.node is not None for each in self._workers.values()) == 1
             while worker.node and len(worker.calls) < self._settings.queue:
@@ -184,16 +184,16 @@ class RayEngine:
         for worker in self._workers.values():
             of |= dict.fromkeys(worker.calls or ([] if worker.node else [worker.started]), worker)
         ready, others = ray.wait(list(of), num_returns=1, timeout=_TICK_S)
-        if others:  # answers that came while the writer was busy count before a worker is called silent
+        if others:  # answers during a commit count before a worker counts as silent
             ready += ray.wait(others, num_returns=len(others), timeout=0)[0]
         for answer in ready:
             worker = of[answer]
             if worker.name not in self._workers:
-                continue  # given up for another of its answers
+                continue  # given up for another answer
             try:
                 found = ray.get(answer, timeout=_TICK_S)
             except ray.exceptions.RayTaskError:
-                raise  # a fault of ours, in the worker
+                raise  # a bug of ours, in the worker
             except ray.exceptions.RayError as exc:
                 reason = " ".join(str(exc).split())
                 if "error raised in its creation task" in reason:  # it would be raised again
@@ -220,7 +220,7 @@ class RayEngine:
 
     def _note(self, worker: _Worker, done: Done) -> None:
         if worker.last is not None and done.cpu_s < worker.last.cpu_s:
-            return  # of two answers that came together, the other was told later
+            return  # two answers arrived in reverse order
         before: Mapping[str, tuple[int, float]] = worker.last.stages if worker.last else {}
         for stage, (calls, seconds) in done.stages.items():
             earlier = before.get(stage, (0, 0.0))
@@ -228,7 +228,7 @@ class RayEngine:
         worker.last = done
 
     def _lose(self, worker: _Worker, reason: str, assignments: Assignments) -> None:
-        """Gives a worker up and orders another. Raises ClusterFailed if they end one after another."""
+        """Replaces a lost worker. Raises ClusterFailed if they keep ending."""
         where = worker.node or "a node that it had not told yet"
         _log.warning("A Ray worker on %s is gone: %s", where, reason)
         worker.end()

@@ -1,4 +1,4 @@
-"""Shards that workers wrote: their folder, and whether one is as it should be. Needs no Ray."""
+"""The shard folder of Ray workers, and checks of its shards. Needs no Ray."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ Metadata = dict[str, Any]
 
 
 def shard_metadata(identity: StoreIdentity) -> Metadata:
-    """The metadata by which a store knows its own extracted shards."""
+    """The metadata that identifies a store's own shards."""
     return {"weights_sha256": identity.weights_sha256, "output_hash": identity.output_hash, "mode": identity.mode}
 
 
 def shard_folder(store: Store, run_id: str, folder: str | None) -> ShardFolder:
-    """The folder of a run's shards, by the setting `run.shard_folder`."""
+    """The folder of a run's shards, by `run.shard_folder`."""
     identity = store.identity
     secret = store.key_of_run(run_id) or bytes.fromhex(identity.pixel_key or "")
     return ShardFolder.of_run(run_id, folder or str(store.folder.path("runs")), identity.output_hash, secret)
 
 
 def read_left(folder: ShardFolder, number: int, manifest: pa.Table, size: int, metadata: Metadata) -> pa.Table:
-    """Reads a shard that a worker wrote, with embeddings of `size` numbers. Raises ShardUnusable if its rows are not
-    the manifest's, or if its worker did not see photos that are here."""
+    """Reads a worker's shard. `size`: numbers per embedding. Raises ShardUnusable if its rows are not the manifest's,
+    or its worker did not see photos that exist here."""
     table = folder.read(number, metadata)
     if not table.schema.equals(shard_schema(size)) or not table["row"].equals(manifest["row"]):
         raise ShardUnusable(f"shard {number} has other rows than the manifest")
@@ -46,11 +46,10 @@ def read_left(folder: ShardFolder, number: int, manifest: pa.Table, size: int, m
 def take_left(
     store: Store, run_id: str, folder: str | None, missing: set[int], manifest: Callable[[int], pa.Table]
 ) -> set[int]:
-    """Moves those of the `missing` shards that workers of Ray wrote into the store, for a run that continues without
-    them; returns their numbers. Raises BucketFailed."""
+    """Moves `missing` shards written by Ray workers into the store; returns their numbers. Raises BucketFailed."""
     own = store.folder.path(f"runs/{run_id}/shards")
     if folder is None and not any(is_left(file.name) for file in own.glob("*")):
-        return set()  # without obstore
+        return set()  # does not need obstore
     left, taken, metadata = shard_folder(store, run_id, folder), set[int](), shard_metadata(store.identity)
     left.remove_signs()
     for number in sorted(left.shards() & missing):

@@ -1,7 +1,6 @@
-"""The actor that runs on a node: it has the models, extracts shards and writes them into the shard folder.
+"""The actor on a node: loads the models, extracts shards and writes them into the shard folder.
 
-Its calls overlap: the engine processes the shards of several calls as one stream, so that it reads the next one while
-the networks work on the first.
+The engine processes the shards of concurrent calls as one stream, reading one while the networks work on another.
 """
 
 from __future__ import annotations
@@ -43,8 +42,7 @@ T = TypeVar("T")
 
 @lru_cache(maxsize=1)
 def versions() -> dict[str, str]:
-    """The versions of everything that affects the results. facepipe's includes a hash of its code, so that two states
-    of one version differ."""
+    """The versions of everything that affects the results. facepipe's includes a hash of its code."""
     import ray
 
     digest = hashlib.sha256()
@@ -60,20 +58,20 @@ def versions() -> dict[str, str]:
 class Order:
     """What every worker of a run needs."""
 
-    settings: Settings  # with the worker's own number of threads
+    settings: Settings  # with the worker's number of threads
     identity: StoreIdentity = field(repr=False)
-    other: StoreIdentity | None = field(repr=False)  # of a second model that embeds the faces, too
+    other: StoreIdentity | None = field(repr=False)  # of a second model that also embeds the faces
     store: Path  # for messages
     folder: ShardFolder
-    metadata: dict[str, Any]  # of each shard: tells them from others, and has the id of the run
+    metadata: dict[str, Any]  # of each shard: identifies it, and has the run's id
     synchronize: bool = False  # for a profile: stages wait for the device
-    sign: str = ""  # of the folder, once the first worker is ordered
-    versions: dict[str, str] = field(default_factory=versions)  # that every node must have
+    sign: str = ""  # of the folder, set for the first worker
+    versions: dict[str, str] = field(default_factory=versions)  # required on every node
 
 
 @dataclass(frozen=True)
 class Node:
-    """Where a worker runs, and the versions that must be the same everywhere."""
+    """A node's name and versions."""
 
     name: str
     versions: dict[str, str]
@@ -81,7 +79,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Done:
-    """A shard is in the shard folder; and all that its worker did so far."""
+    """A shard is in the folder; with its worker's totals."""
 
     work: WorkDone
     stages: dict[str, tuple[int, float]]  # calls and seconds
@@ -90,20 +88,20 @@ class Done:
 
 @dataclass(frozen=True)
 class Failed:
-    """A known failure, as `pack_error` writes it: Ray would wrap an error of ours in a class of its own."""
+    """A known failure, packed by `pack_error`: Ray would wrap the error in a class of its own."""
 
     node: str
     error: bytes
 
     def raised(self) -> FacepipeError:
-        """The error, whose message has the node."""
+        """The error, with the node in its message."""
         error = unpack_error(self.error)
         error.args = (f"{error} This happened on the Ray node {self.node}.",)
         return error
 
 
 class ShardWorker:
-    """The actor. `start` comes first, and then any number of `extract` at once."""
+    """The actor. Call `start`, then any number of concurrent `extract`."""
 
     def __init__(self, order: Order) -> None:
         settle_allocator()
@@ -119,11 +117,11 @@ class ShardWorker:
         threading.Thread(target=self._work, name="shards", daemon=True).start()
 
     def start(self) -> Node | Failed:
-        """Looks for the shard folder and loads the models, whose weights' hash must be the store's."""
+        """Checks the shard folder and loads the models, whose weights' hash must be the store's."""
         return self._answered(self._start)
 
     def extract(self, shard: int, manifest: bytes) -> Done | Failed:
-        """Extracts a shard with these manifest rows, and writes it into the shard folder."""
+        """Extracts a shard with these manifest rows into the shard folder."""
         return self._answered(lambda: self._extract(shard, unpack(ARROW, manifest, None)))
 
     def _answered(self, call: Callable[[], T]) -> T | Failed:
@@ -134,14 +132,14 @@ class ShardWorker:
 
     def _start(self) -> Node:
         order = self._order
-        if versions() != order.versions:  # before anything that another version could do otherwise
+        if versions() != order.versions:  # before anything that may differ between versions
             return Node(self._node, versions())
         if not order.folder.sees(order.sign):
             detail = f"{self._node} does not see {order.folder.address}; give --shard-folder one that all nodes share"
             raise ClusterFailed(detail=detail)
         with self._times.stage(LOAD):
             self._extractor = load_extractor(order.settings, order.identity, order.store, NETWORK_THREADS, order.other)
-        self._device = describe(self._extractor.device)  # tells this thread's number of threads
+        self._device = describe(self._extractor.device)  # describe() depends on this thread's number of threads
         return Node(self._node, versions())
 
     def _extract(self, shard: int, rows: pa.Table) -> Done:
@@ -151,7 +149,7 @@ class ShardWorker:
             self._waiting.put((shard, rows))
         table = future.result()
         with self._times.stage(WRITE):
-            if not self._order.folder.sees(self._order.sign):  # the driver was killed, and may have gone on elsewhere
+            if not self._order.folder.sees(self._order.sign):  # the driver was killed, and may have continued elsewhere
                 raise ClusterFailed(detail="the command that its workers belong to has ended")
             self._order.folder.put(shard, table, self._order.metadata)
         work = replace(work_of(self._decoder, self._extractor), device=self._device)
@@ -178,7 +176,7 @@ class ShardWorker:
                     future.set_exception(exc)
 
     def _stream(self, first: tuple[int, pa.Table]) -> Iterator[tuple[int, pa.Table]]:
-        """The shards that wait; it ends where none does, as the engine gives back the last ones only then."""
+        """Yields waiting shards and ends if there are none: only then does the engine return the last ones."""
         yield first
         while True:
             try:

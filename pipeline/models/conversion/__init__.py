@@ -1,1 +1,1 @@
-"""Published weights files to tensors."""
+"""Conversion of published weight files to tensors."""

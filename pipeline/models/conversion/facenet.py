@@ -1,10 +1,9 @@
-"""Turns the frozen graph of InceptionResnetV1 into tensors under facenet-pytorch's names.
+"""Converts InceptionResnetV1's frozen graph to tensors under facenet-pytorch's names.
 
-Every float constant of the graph is used: weights and biases become tensors, the residual scales are compared with the
-module's, and the one guard against division by zero is known by name. Anything left over on either side is an error.
-(The graph's integer constants are shapes and axes.)
+Every float constant is used: weights and biases become tensors, residual scales must equal the module's; only the L2
+norm's epsilon is skipped. Leftovers on either side are an error. Integer constants are shapes and axes.
 
-A frozen graph is one serialised `GraphDef`. Field numbers are those of tensorflow/core/framework: graph.proto,
+A frozen graph is a serialised `GraphDef`; field numbers are from tensorflow/core/framework: graph.proto,
 node_def.proto, attr_value.proto, tensor.proto and tensor_shape.proto.
 """
 
@@ -33,7 +32,7 @@ _BOTTLENECK = {
     "last_bn.running_var": "BatchNorm/moving_variance",
 }
 _FLOAT: Final = 1  # types.proto
-# TensorProto.tensor_content is little-endian on every machine that made such files.
+# TensorProto.tensor_content is little-endian in practice.
 _DTYPE: Final = np.dtype("<f4")
 
 
@@ -43,8 +42,7 @@ def convert_graph(data: bytes) -> dict[str, torch.Tensor]:
 
 
 def read_float_constants(data: bytes) -> dict[str, FloatArray]:
-    """The float32 constants of a serialised GraphDef by name, in file order: weights, and a few scalars. (Whole numbers
-    are the graph's shapes and axes.) Raises GraphInvalid."""
+    """A serialised GraphDef's float32 constants by name, in file order. Raises GraphInvalid."""
     nodes = Message(data).messages(1)
     if not nodes:
         raise GraphInvalid("the graph holds no nodes")
@@ -57,23 +55,23 @@ def read_float_constants(data: bytes) -> dict[str, FloatArray]:
 
 
 def _value(node: Message) -> Message:
-    """The TensorProto in the attribute `value` of a node; an empty message if there is none."""
+    """The TensorProto in a node's attribute `value`; empty if missing."""
     entry = next((entry for entry in node.messages(5) if entry.text(1) == "value"), Message(b""))
     return entry.message(2).message(8)
 
 
 def _floats(tensor: Message, name: str) -> FloatArray:
-    """A TensorProto of float32. Raises GraphInvalid if content and shape disagree."""
+    """A float32 TensorProto. Raises GraphInvalid if content and shape disagree."""
     shape = [dimension.number(1) for dimension in tensor.message(2).messages(2)]
     content = tensor.body(4) or tensor.body(5)  # tensor_content, or packed floats
-    if element_count(shape, name) and len(content) == _DTYPE.itemsize:  # tensor.proto: it stands for all elements
+    if element_count(shape, name) and len(content) == _DTYPE.itemsize:  # tensor.proto: it fills all elements
         return np.full(shape, np.frombuffer(content, _DTYPE)[0])
     return array(content, _DTYPE, shape, name)
 
 
 def convert_constants(constants: Mapping[str, FloatArray]) -> dict[str, torch.Tensor]:
-    """The state dict from the graph's float constants by name. Raises GraphInvalid unless they are all used and all
-    tensors filled."""
+    """The state dict from the graph's float constants. Raises GraphInvalid unless all are used and all tensors
+    filled."""
     network = empty_network()
     left = {name: value for name, value in constants.items() if name != _NORM_EPSILON}
     tensors = {name: _taken(left, f"Bottleneck/{constant}") for name, constant in _BOTTLENECK.items()}
@@ -88,7 +86,7 @@ def convert_constants(constants: Mapping[str, FloatArray]) -> dict[str, torch.Te
             layer = f"{_graph_block(name.removesuffix('.conv2d'))}/Conv2d_1x1"
             tensors[f"{name}.weight"] = _taken(left, f"{layer}/weights")
             tensors[f"{name}.bias"] = _taken(left, f"{layer}/biases")
-        elif hasattr(module, "scale"):  # which the module has in its code
+        elif hasattr(module, "scale"):  # a constant in the module's code
             constant = f"{_PREFIX}{_graph_block(name)}/mul/x"
             if np.float32(module.scale) != left.pop(constant, np.float32(module.scale)):
                 raise GraphInvalid(f"the scale {constant} differs from the module's {module.scale}")
@@ -99,19 +97,19 @@ def convert_constants(constants: Mapping[str, FloatArray]) -> dict[str, torch.Te
 
 
 def _taken(constants: dict[str, FloatArray], name: str) -> torch.Tensor:
-    """Takes a constant out. TensorFlow's layout (height, width, in, out; in, out) becomes torch's (out, in, height,
+    """Removes a constant; TensorFlow's layout (height, width, in, out; in, out) becomes torch's (out, in, height,
     width; out, in)."""
     value = constants.pop(_PREFIX + name, None)
     if value is None:
         raise GraphInvalid(f"the constant {_PREFIX}{name} is missing")
     axes = {4: (3, 2, 0, 1), 2: (1, 0)}.get(value.ndim)
-    # A copy in any case: the constants are views of the file's bytes, which no tensor may write to.
+    # Copies: constants are read-only views of the file.
     return torch.from_numpy(np.array(value if axes is None else value.transpose(axes), order="C"))
 
 
 def _graph_layer(name: str, convolution: nn.Conv2d) -> str:
-    """`conv2d_1a` -> `Conv2d_1a_3x3`; `repeat_1.0.branch1.1` -> `Repeat/block35_1/Branch_1/Conv2d_0b_3x3`. In
-    Sandberg's names the layers of a branch are 0a, 0b, 0c, and 1a a strided one; an only layer has no number."""
+    """`conv2d_1a` -> `Conv2d_1a_3x3`; `repeat_1.0.branch1.1` -> `Repeat/block35_1/Branch_1/Conv2d_0b_3x3`. A branch's
+    layers are 0a, 0b, 0c, a strided one 1a, a single one has no number."""
     kernel = "x".join(map(str, convolution.kernel_size))
     block, _, branch = name.partition(".branch")
     if not branch:
@@ -130,7 +128,7 @@ def _graph_block(name: str) -> str:
 
 
 def _folded(norm: nn.BatchNorm2d) -> dict[str, torch.Tensor]:
-    """What the graph's folded batch norms leave out: scale 1, mean 0, and a variance that makes sqrt(var + eps) 1."""
+    """Parts that the graph's folded batch norms lack: scale 1, mean 0, and a variance with sqrt(var + eps) = 1."""
     return {
         "weight": torch.ones(norm.num_features),
         "running_mean": torch.zeros(norm.num_features),
@@ -140,7 +138,7 @@ def _folded(norm: nn.BatchNorm2d) -> dict[str, torch.Tensor]:
 
 
 def check_complete(tensors: dict[str, torch.Tensor], network: nn.Module) -> None:
-    """Raises GraphInvalid unless `tensors` are those of the network, each in its shape."""
+    """Raises GraphInvalid unless names and shapes are the network's."""
     wanted = {name: tuple(value.shape) for name, value in network.state_dict().items()}
     found = {name: tuple(value.shape) for name, value in tensors.items()}
     wrong = sorted(name for name in wanted.keys() | found.keys() if wanted.get(name) != found.get(name))

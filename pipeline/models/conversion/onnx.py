@@ -1,8 +1,8 @@
-"""Reads an ONNX file's operations and constants, without the onnx package, and evaluates what depends on constants.
+"""Reads an ONNX file's operations and constants without the onnx package.
 
-Field numbers are those of onnx/onnx.proto (ONNX 1.16). It reads what the published network contains: float and integer
-tensors as raw bytes, attributes that are numbers, and lists of numbers that are not packed. `fold_constants` turns
-weights quantised in blocks into float32.
+Field numbers are from onnx/onnx.proto (ONNX 1.16). Supported is what the published network needs: float and integer
+tensors as raw bytes, numeric attributes, unpacked lists of numbers. `fold_constants` turns block-quantised weights into
+float32.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pipeline.models.conversion.protobuf import GraphInvalid, Message, array
 Array: TypeAlias = npt.NDArray[Any]
 Attribute: TypeAlias = "float | int | tuple[int, ...] | Array"
 
-# TensorProto.DataType -> little-endian, as raw_data is written everywhere.
+# TensorProto.DataType -> dtype; raw_data is always little-endian.
 _DTYPES: dict[int, np.dtype[Any]] = {
     1: np.dtype("<f4"),
     2: np.dtype("u1"),
@@ -43,17 +43,14 @@ class OnnxNode:
 
 @dataclass(frozen=True)
 class OnnxGraph:
-    """The operations in file order, which ONNX requires to be an order of evaluation, and the constants by name."""
+    """Operations in file order, which ONNX requires to be an evaluation order, and constants by name."""
 
     nodes: tuple[OnnxNode, ...]
     constants: Mapping[str, Array]
 
 
 def read_onnx(data: bytes) -> OnnxGraph:
-    """The graph of a serialised ModelProto, without the inputs that no node reads.
-
-    Raises GraphInvalid.
-    """
+    """The graph of a serialised ModelProto. Raises GraphInvalid."""
     graphs = Message(data).messages(7)
     if len(graphs) != 1:
         raise GraphInvalid("the file holds no graph")
@@ -64,8 +61,8 @@ def read_onnx(data: bytes) -> OnnxGraph:
 
 
 def fold_constants(graph: OnnxGraph) -> OnnxGraph:
-    """The same graph with its Constant nodes, and the DequantizeLinear and Reshape nodes of constants, evaluated.
-    Constants that only those read are dropped. Raises GraphInvalid for a form of them that is not supported."""
+    """Evaluates Constant nodes, and DequantizeLinear and Reshape of constants; drops constants that only they read.
+    Raises GraphInvalid for unsupported forms."""
     constants, kept = dict(graph.constants), []
     for node in graph.nodes:
         if node.op in _FOLDED and all(name in constants for name in node.inputs):
@@ -79,7 +76,7 @@ def fold_constants(graph: OnnxGraph) -> OnnxGraph:
 
 
 def _dequantize(node: OnnxNode, inputs: list[Array]) -> Array:
-    """DequantizeLinear of opset 21 with `block_size`: (x - zero point) * scale, both given once a block of `axis`."""
+    """DequantizeLinear of opset 21 with `block_size`: (x - zero point) * scale, both per block of `axis`."""
     axis, block = node.attributes.get("axis", 1), node.attributes.get("block_size", 0)
     if len(inputs) != 3 or not isinstance(axis, int) or not isinstance(block, int) or block < 1:
         raise GraphInvalid(f"{node.outputs[0]} is quantised, but not in blocks with a zero point")
@@ -91,7 +88,7 @@ def _dequantize(node: OnnxNode, inputs: list[Array]) -> Array:
     if list(scales.shape) != wanted or list(zeros.shape) != wanted or scales.dtype != np.float32:
         raise GraphInvalid(f"{node.outputs[0]} of shape {values.shape} has scales of shape {scales.shape}")
     spread = np.arange(values.shape[axis]) // block
-    # The difference of 8-bit integers is exact, so only the product is rounded.
+    # 8-bit differences are exact: only the product is rounded.
     difference = values.astype(np.int32) - zeros.astype(np.int32).take(spread, axis)
     with np.errstate(over="ignore", invalid="ignore"):
         plain = np.asarray(difference.astype(np.float32) * scales.take(spread, axis), np.float32)
@@ -130,7 +127,7 @@ def _node(node: Message) -> OnnxNode:
 
 
 def _attribute(attribute: Message) -> Attribute | None:
-    """The value of an AttributeProto; None for a text or a graph."""
+    """An AttributeProto's value; None for a text or a graph."""
     kind = attribute.number(20)
     if kind == _FLOAT:
         return attribute.float32(2)
@@ -142,7 +139,7 @@ def _attribute(attribute: Message) -> Attribute | None:
 
 
 def _tensor(tensor: Message) -> tuple[str, Array]:
-    """A TensorProto with its name. Raises GraphInvalid unless it holds numbers of a known type as raw bytes."""
+    """A TensorProto's name and array. Raises GraphInvalid for an unknown type or wrong size."""
     name, kind = tensor.text(8), tensor.number(2)
     if kind not in _DTYPES:
         raise GraphInvalid(f"the tensor {name} has the type {kind}, which is not read here")

@@ -1,4 +1,4 @@
-"""Networks of torch to OpenVINO, each compared with the original."""
+"""Converts torch networks to OpenVINO and compares each with the original."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from torch.nn import functional
 from pipeline.models.networks.openvino import OpenVino, OpenVinoNetwork, openvino
 from pipeline.types import FloatArray
 
-MIN_COSINE: Final = 0.99999  # between an answer of torch and the converted network's
+MIN_COSINE: Final = 0.99999  # of a torch and a converted output
 
-_CONTRASTS: Final = (1.0, 0.5, 0.1)  # of the noise that both networks are compared on, one item each
+_CONTRASTS: Final = (1.0, 0.5, 0.1)  # of the noise to compare on, one per item
 
 
 class ConversionUnfaithful(Exception):
@@ -23,9 +23,9 @@ class ConversionUnfaithful(Exception):
 
 
 def convert(network: nn.Module, shape: tuple[int, ...], runtime: OpenVino) -> tuple[Any, dict[str, str]]:
-    """OpenVINO's model of the network, and how near it is to torch's.
+    """The network as an OpenVINO model, and its deviation from torch's.
 
-    Raises ConversionUnfaithful, and what OpenVINO raises for a network that it does not know.
+    Raises ConversionUnfaithful, and what OpenVINO raises for an unsupported network.
     """
     with warnings.catch_warnings():  # torch.jit, which OpenVINO uses, is deprecated
         warnings.simplefilter("ignore")
@@ -39,7 +39,7 @@ def convert(network: nn.Module, shape: tuple[int, ...], runtime: OpenVino) -> tu
 def compare(
     network: nn.Module, converted: Callable[[FloatArray], FloatArray], shape: tuple[int, ...]
 ) -> tuple[float, float]:
-    """The least cosine between an answer of torch and of the converted network, and the largest difference of a number.
+    """The smallest cosine and largest absolute difference between outputs of torch and of the converted network.
 
     Raises ConversionUnfaithful for a cosine below MIN_COSINE.
     """
@@ -48,6 +48,6 @@ def compare(
     expected, answers = network(pixels), torch.from_numpy(converted(pixels.numpy()))
     cosine = float(functional.cosine_similarity(expected.double(), answers.double()).min())
     difference = float((expected - answers).abs().max())
-    if not cosine >= MIN_COSINE:  # true for NaN, too
+    if not cosine >= MIN_COSINE:  # also if NaN
         raise ConversionUnfaithful(f"a cosine of {cosine} and a difference of {difference}")
     return cosine, difference

@@ -1,7 +1,7 @@
-"""Reads the protocol buffer wire format, as far as model files use it, without a generated reader.
+"""Reads the protocol buffer wire format, as far as model files need it.
 
 https://protobuf.dev/programming-guides/encoding/: varints, 64-bit, 32-bit and length-delimited fields. `facenet` and
-`onnx` know what the fields mean.
+`onnx` know their meaning.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-# No model here comes near it; a damaged dimension reads as a huge number.
+# Far above any model here; damaged dimensions are huge.
 _MAX_ELEMENTS: Final = 2**28
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
@@ -25,10 +25,10 @@ class GraphInvalid(ValueError):
 
 
 class Message:
-    """One message: its fields by number, several of one number in the order of the file.
+    """One message: fields by number, in file order.
 
-    The singular methods give the last field of a number, and nothing (0, "", b"") if there is none; fields of another
-    type are passed over. All methods raise GraphInvalid.
+    Singular methods return a number's last field, or 0, "" or b""; fields of other types are skipped. All methods raise
+    GraphInvalid.
     """
 
     def __init__(self, view: bytes | memoryview) -> None:
@@ -54,7 +54,7 @@ class Message:
             at += length
 
     def numbers(self, field: int) -> list[int]:
-        """As int64: negative numbers are written as two's complement."""
+        """As int64, in two's complement."""
         return [number - 2**64 if number >= 2**63 else number for number in self._varints[field]]
 
     def number(self, field: int) -> int:
@@ -86,21 +86,21 @@ class Message:
 
 
 def array(content: memoryview, dtype: np.dtype[Any], shape: Sequence[int], name: str) -> npt.NDArray[Any]:
-    """The tensor `name` of this type and shape, a view of its bytes. Raises GraphInvalid if they disagree."""
+    """The tensor `name`, a view of its bytes. Raises GraphInvalid if the size is wrong."""
     if element_count(shape, name) * dtype.itemsize != len(content):
         raise GraphInvalid(f"the tensor {name} of shape {shape} has {len(content)} bytes")
     return np.frombuffer(content, dtype).reshape(shape)
 
 
 def element_count(shape: Sequence[int], name: str) -> int:
-    """Raises GraphInvalid for a shape that no tensor of a model has."""
+    """The product of the shape. Raises GraphInvalid if it is implausible."""
     if min(shape, default=0) < 0 or max(shape, default=0) > _MAX_ELEMENTS or math.prod(shape) > _MAX_ELEMENTS:
         raise GraphInvalid(f"the tensor {name} has the shape {shape}")
     return math.prod(shape)
 
 
 def _varint(view: memoryview, at: int) -> tuple[int, int]:
-    """The base-128 number at `at`, and where the next field begins."""
+    """The base-128 number at `at`, and the position after it."""
     result = 0
     for count, byte in enumerate(view[at : at + 10]):
         result |= (byte & 0x7F) << 7 * count

@@ -1,8 +1,7 @@
-"""Turns SFace's ONNX file into the tensors of our module.
+"""Converts SFace's ONNX file to our module's tensors.
 
-The graph is a chain of operations. Each node, from the input to the end, must be the one that the module has in that
-place, with the same kernel, stride, padding and groups. Batch norms are folded, in float64, into the neighbouring
-convolution or linear layer. Anything left over on either side is an error.
+The graph is a chain: each node must be the module's next operation, with its kernel, stride, padding and groups. Batch
+norms are folded, in float64, into the neighbouring layer. Leftovers on either side are an error.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from pipeline.models.registry import SFACE, weight_set
 from pipeline.types import DoubleArray
 
 _INPUT = "data"
-_EPSILON = 1e-5  # ONNX's default, for a batch norm that names none
+_EPSILON = 1e-5  # ONNX's default for batch norms
 
 
 def convert_onnx(data: bytes) -> dict[str, torch.Tensor]:
@@ -28,8 +27,8 @@ def convert_onnx(data: bytes) -> dict[str, torch.Tensor]:
 
 
 def convert_chain(graph: OnnxGraph) -> dict[str, torch.Tensor]:
-    """The state dict from the graph with its constants folded. Raises GraphInvalid unless both are the same network,
-    all constants are used and all tensors filled."""
+    """The state dict from the folded graph. Raises GraphInvalid unless it is the same network, with all constants used
+    and all tensors filled."""
     network, chain = empty_network(), _Chain(graph)
     tensors: dict[str, Array] = {}
     channels = 3
@@ -50,9 +49,9 @@ def convert_chain(graph: OnnxGraph) -> dict[str, torch.Tensor]:
 
 
 class _Chain:
-    """The nodes of a graph, taken one by one; each reads what the one before wrote."""
+    """A graph's nodes, taken in turn; each must read the previous output."""
 
-    node: OnnxNode  # the one that was taken last
+    node: OnnxNode  # the last one taken
 
     def __init__(self, graph: OnnxGraph) -> None:
         self._nodes = list(graph.nodes)
@@ -60,7 +59,7 @@ class _Chain:
         self._at = _INPUT
 
     def take(self, op: str, constants: int) -> list[Array]:
-        """Takes the next node, which must be an `op`, and its constants, each of which may be used once."""
+        """Takes the next node, which must be an `op`, and its constants, usable once. Raises GraphInvalid."""
         if not self._nodes:
             raise GraphInvalid(f"the graph ends where {op} should come")
         self.node = self._nodes.pop(0)
@@ -74,8 +73,8 @@ class _Chain:
             raise GraphInvalid(f"{op} reads {exc}, which is no constant of its own") from exc
 
     def check_finished(self) -> None:
-        """Raises GraphInvalid where nodes or weights are left."""
-        # (The file also has integer shapes that no node reads.)
+        """Raises GraphInvalid if nodes or weights are left."""
+        # The file also has unused integer shapes.
         weights = [name for name, value in self._constants.items() if value.dtype.kind == "f"]
         left = [node.op for node in self._nodes] + sorted(weights)
         if left:
@@ -83,7 +82,7 @@ class _Chain:
 
 
 def _check_preprocessing(chain: _Chain) -> None:
-    """The graph's first two nodes must do what our embedder does before it calls the network."""
+    """The graph must begin with our embedder's preprocessing, else GraphInvalid."""
     (mean,), (scale,) = chain.take("Sub", 1), chain.take("Mul", 1)
     known = weight_set(SFACE).preprocessing
     if mean.size != 1 or scale.size != 1 or (mean.item(), scale.item()) != (known.mean, known.scale):
@@ -91,7 +90,7 @@ def _check_preprocessing(chain: _Chain) -> None:
 
 
 def _convolution(chain: _Chain, module: nn.Conv2d) -> tuple[DoubleArray, DoubleArray]:
-    """Weight and bias of a convolution with the batch norm after it."""
+    """Weight and bias of a convolution with the next batch norm."""
     (weight,) = chain.take("Conv", 1)
     assert isinstance(module.padding, tuple)
     wanted: dict[str, Attribute] = {
@@ -109,9 +108,9 @@ def _convolution(chain: _Chain, module: nn.Conv2d) -> tuple[DoubleArray, DoubleA
 
 
 def _linear(chain: _Chain, module: nn.Linear, channels: int) -> tuple[DoubleArray, DoubleArray]:
-    """Weight and bias of the last layer with the batch norms before and after it."""
+    """Weight and bias of the last layer with the batch norms around it."""
     scale, shift = _batch_norm(chain, channels)
-    chain.take("Dropout", 1)  # with its ratio; it does nothing outside training
+    chain.take("Dropout", 1)  # without effect outside training
     chain.take("Flatten", 0)
     _check_attributes(chain.node, {"axis": 1}, {})
     weight, bias = chain.take("Gemm", 2)
@@ -125,7 +124,7 @@ def _linear(chain: _Chain, module: nn.Linear, channels: int) -> tuple[DoubleArra
 
 
 def _batch_norm(chain: _Chain, channels: int) -> tuple[DoubleArray, DoubleArray]:
-    """A batch norm at rest as y = scale * x + shift, per channel."""
+    """A batch norm in eval mode as y = scale * x + shift, per channel."""
     gamma, beta, mean, variance = (value.astype(np.float64) for value in chain.take("BatchNormalization", 4))
     epsilon = chain.node.attributes.get("epsilon", _EPSILON)
     if not isinstance(epsilon, float) or any(value.shape != (channels,) for value in (gamma, beta, mean, variance)):

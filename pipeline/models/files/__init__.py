@@ -1,1 +1,1 @@
-"""The files of weights: the cache folder, downloads, converted sets."""
+"""Weight files: the cache folder, downloads, converted sets."""

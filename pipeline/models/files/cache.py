@@ -1,4 +1,4 @@
-"""The folder of converted and downloaded weights. Its files are complete or absent; several processes may share it."""
+"""The folder of converted and downloaded weights. Processes share it; files are complete or absent."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ import platformdirs
 from pipeline.errors import CacheUnwritable
 
 _CHUNK_BYTES = 2**20
-_SHORT_WAIT_S: Final = 3.0  # not worth a line
+_SHORT_WAIT_S: Final = 3.0  # shorter waits are not logged
 _log: Final = logging.getLogger(__name__)
 
 
 def cache_folder(setting: str | None = None) -> Path:
-    """The folder that the setting `model.cache` names, else the user's cache folder. It need not exist yet."""
+    """The folder of the setting `model.cache`, else the user's cache folder; may be missing."""
     return Path(setting).expanduser() if setting else platformdirs.user_cache_path("facepipe")
 
 
 def sha256_of(path: Path, copy_to: BinaryIO | None = None) -> str:
-    """SHA-256 of a file, lower-case hexadecimal; its bytes go to `copy_to` on the way. Raises OSError."""
+    """SHA-256 of a file, lower-case hexadecimal; also copies it to `copy_to`. Raises OSError."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while chunk := file.read(_CHUNK_BYTES):
@@ -39,7 +39,7 @@ def sha256_of(path: Path, copy_to: BinaryIO | None = None) -> str:
 
 @contextmanager
 def cache_errors(folder: Path) -> Iterator[None]:
-    """Turns an OSError of writing into `folder` into CacheUnwritable."""
+    """Turns an OSError into CacheUnwritable."""
     try:
         yield
     except OSError as exc:
@@ -48,10 +48,9 @@ def cache_errors(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def exclusive(folder: Path, name: str) -> Iterator[None]:
-    """Makes the folder and holds the lock on the files of weight set `name`, waiting while another process has it.
+    """Makes the folder and locks weight set `name` between processes. Raises CacheUnwritable.
 
-    So two processes neither convert twice nor write into the same partial file. The kernel releases the lock of a
-    process that dies. A wait is logged. Raises CacheUnwritable.
+    Long waits are logged. The kernel releases a dead process's lock.
     """
     with cache_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -76,10 +75,10 @@ def _lock(file: BinaryIO) -> None:
 
 @contextmanager
 def replacing(target: Path) -> Iterator[BinaryIO]:
-    """A file to write: leaving the block publishes it as `target`, and an exception leaves `target` unchanged.
+    """A file to write, published as `target` after the block, or after an exception not at all.
 
-    Use it under `exclusive`: the temporary name is fixed, so that a killed process leaves at most one such file.
-    Raises CacheUnwritable, also for an OSError in the block.
+    Use it under `exclusive`: the temporary name is fixed, so that killed processes leave at most one. Raises
+    CacheUnwritable, also for an OSError in the block.
     """
     temporary = target.with_name(target.name + ".tmp")
     try:
@@ -93,7 +92,7 @@ def replacing(target: Path) -> Iterator[BinaryIO]:
 
 
 def publish(temporary: Path, target: Path) -> None:
-    """Gives a finished, synced file of the same folder its final name, durably. Raises CacheUnwritable."""
+    """Durably renames a synced file within its folder. Raises CacheUnwritable."""
     with cache_errors(target.parent):
         temporary.replace(target)
         folder = os.open(target.parent, os.O_RDONLY)

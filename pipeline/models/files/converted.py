@@ -1,8 +1,7 @@
-"""Converted weights as a safetensors file that records what it was made from, so that damage is noticed.
+"""Converted weights: a safetensors file that records its origin and detects damage.
 
-The metadata hold the SHA-256 of the source file, the converter's version, and a digest of the content: of every
-tensor's name, type, shape and bytes. Unlike the file's own hash it does not depend on how the header is written.
-Checking a file needs no torch.
+Metadata: the source's SHA-256, the converter's version, and a digest of tensors' names, types, shapes and bytes,
+independent of the header's form. Checking needs no torch.
 """
 
 from __future__ import annotations
@@ -24,14 +23,14 @@ from pipeline.models.files.cache import replacing
 if TYPE_CHECKING:
     import torch
 
-# Increased when a published file would give other tensors: converted files of another version are made again.
+# Increase it if published files give other tensors; older files are made again.
 CONVERTER_VERSION: Final = 1
 
 _SOURCE, _VERSION, _DIGEST = "source_sha256", "converter", "content_sha256"
 
 
 def content_digest(arrays: Mapping[str, npt.NDArray[Any]]) -> str:
-    """SHA-256 over the arrays in the order of their names: a JSON line [name, torch's type, shape], then the bytes."""
+    """SHA-256 over the arrays by name: a JSON line [name, torch's type, shape], then the bytes."""
     digest = hashlib.sha256()
     for name in sorted(arrays):
         array = np.ascontiguousarray(arrays[name]).reshape(arrays[name].shape)
@@ -41,8 +40,8 @@ def content_digest(arrays: Mapping[str, npt.NDArray[Any]]) -> str:
 
 
 def write_converted(target: Path, tensors: Mapping[str, torch.Tensor], source_sha256: str) -> None:
-    """Writes the file, whole or not at all. Raises CacheUnwritable."""
-    # Whole tensors in C order, for safetensors writes the memory as it lies.
+    """Writes the file atomically. Raises CacheUnwritable."""
+    # C order, because safetensors writes memory as it is.
     arrays = {name: tensor.contiguous().numpy() for name, tensor in tensors.items()}
     metadata = {_SOURCE: source_sha256, _VERSION: str(CONVERTER_VERSION), _DIGEST: content_digest(arrays)}
     data = safetensors.numpy.save(arrays, metadata)
@@ -51,7 +50,7 @@ def write_converted(target: Path, tensors: Mapping[str, torch.Tensor], source_sh
 
 
 def is_current(path: Path, source_sha256: str) -> bool:
-    """`path` was made from that source by this converter; reads the header alone. Raises WeightsCorrupt."""
+    """Whether this converter made `path` from that source, by its header. Raises WeightsCorrupt."""
     if not path.exists():
         return False
     metadata = _metadata(path)
@@ -62,7 +61,7 @@ def is_current(path: Path, source_sha256: str) -> bool:
 
 
 def read_converted(path: Path) -> dict[str, torch.Tensor]:
-    """All tensors, their digest checked. Raises WeightsCorrupt, also where the file cannot be read."""
+    """All tensors, digest checked. Raises WeightsCorrupt, also if the file cannot be read."""
     import torch
 
     return {name: torch.from_numpy(array) for name, array in check_converted(path).items()}

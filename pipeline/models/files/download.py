@@ -1,4 +1,4 @@
-"""HTTP download that resumes where it stopped."""
+"""Resumable HTTP downloads."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ TIMEOUT_S: Final = 30.0
 _CHUNK_BYTES: Final = 2**18
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
 
-# Called with the number of bytes so far, and the full size where the server states it.
+# Gets the bytes so far, and the full size if known.
 ProgressFn: TypeAlias = Callable[[int, "int | None"], None]
-# What urllib gives for a success, and for any other status.
+# urllib's result for success, and for other statuses.
 Answer: TypeAlias = http.client.HTTPResponse | urllib.error.HTTPError
 
 
 def download(url: str, part: Path, progress: ProgressFn | None = None, timeout_s: float = TIMEOUT_S) -> None:
-    """Fetches `url` into `part`, after the bytes that `part` already has.
+    """Fetches `url` into `part`, resuming after its bytes; returns once all are on disk. The caller checks the hash.
 
-    Returns when all bytes are on the disk; the caller checks their hash. `timeout_s` limits connecting and each wait
-    for data. Raises DownloadFailed, and keeps the bytes that arrived; OSError where `part` cannot be written.
+    `timeout_s` limits connecting and each wait for data. Raises DownloadFailed, keeping what arrived; OSError if `part`
+    cannot be written.
     """
     with part.open("ab") as file:
         try:
@@ -57,26 +57,26 @@ def _open(url: str, request: urllib.request.Request, timeout_s: float) -> Answer
         answer: Answer = urllib.request.urlopen(request, timeout=timeout_s)
     except urllib.error.HTTPError as exc:
         return exc
-    except (OSError, http.client.HTTPException) as exc:  # OSError: waiting for the status line is not wrapped
+    except (OSError, http.client.HTTPException) as exc:  # OSError: urllib does not wrap that of a late status line
         raise DownloadFailed(url=url, detail=_reason(exc)) from exc
     return answer
 
 
 def _check_whole(url: str, response: Answer, file: BinaryIO, have: int) -> None:
-    """The server has nothing after byte `have`: that is the whole file, or `part` is from another one."""
+    """For a server without bytes after `have`: raises DownloadFailed if the file has another size."""
     if response.headers.get("Content-Range") != f"bytes */{have}":
         file.truncate(0)
         raise DownloadFailed(url=url, detail=f"the {have} bytes kept are from another file, and were dropped")
 
 
 def _start(url: str, response: Answer, file: BinaryIO, have: int) -> int | None:
-    """Moves `file` to where the answer's bytes belong; returns the full size, None if the server does not state it."""
+    """Moves `file` to the answer's place; returns the full size, None if unknown."""
     if response.status == http.client.PARTIAL_CONTENT:
         match = _CONTENT_RANGE.fullmatch(response.headers.get("Content-Range", ""))
         if match is None or int(match[1]) != have:
             raise DownloadFailed(url=url, detail="the server sent another part of the file than requested")
         return int(match[3])
-    file.truncate(0)  # a server without ranges sends all of it again
+    file.truncate(0)  # a server without ranges resends everything
     length = response.headers.get("Content-Length", "")
     return int(length) if length.isdecimal() else None
 
@@ -93,7 +93,7 @@ def _copy(url: str, response: Answer, file: BinaryIO, total: int | None, progres
 
 
 def _read(url: str, response: Answer, done: int, total: int | None) -> bytes:
-    """The next bytes. With read1, bytes that arrived are kept even if the rest never arrives."""
+    """The next bytes. read1 keeps those that arrived even if the rest never does."""
     try:
         return response.read1(_CHUNK_BYTES)
     except (OSError, http.client.HTTPException) as exc:

@@ -1,5 +1,4 @@
-"""Files in the cache that prove to be whole: the SHA-256 of all that follows, a line of JSON with what the file says of
-itself, and its content."""
+"""Cached files that detect damage: SHA-256 of the rest, JSON line of metadata, content."""
 
 from __future__ import annotations
 
@@ -11,7 +10,7 @@ from typing import Final
 
 from pipeline.models.files.cache import replacing
 
-_DIGEST_BYTES: Final = 64  # of a SHA-256 in hexadecimal
+_DIGEST_BYTES: Final = 64  # a SHA-256 in hexadecimal
 
 
 def write_sealed(path: Path, facts: Mapping[str, str], content: bytes) -> None:
@@ -22,7 +21,7 @@ def write_sealed(path: Path, facts: Mapping[str, str], content: bytes) -> None:
 
 
 def read_sealed(path: Path, claims: Mapping[str, str]) -> tuple[dict[str, str], memoryview] | None:
-    """What the file says of itself, and its content; None if it is missing, damaged or does not say all of `claims`."""
+    """Metadata and content; None if the file is missing, damaged or lacks any of `claims`."""
     try:
         data = path.read_bytes()
     except OSError:

@@ -1,1 +1,1 @@
-"""The embedding networks: in torch, and converted in OpenVINO."""
+"""The embedding networks, in torch and in OpenVINO."""

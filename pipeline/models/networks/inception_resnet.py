@@ -1,7 +1,7 @@
-"""InceptionResnetV1 as it is run: facenet-pytorch's module, batch norm folded into the convolutions.
+"""InceptionResnetV1: facenet-pytorch's module with folded batch norm.
 
-Szegedy et al. 2016, "Inception-v4, Inception-ResNet and the Impact of Residual Connections on Learning", in the
-160x160 form of David Sandberg's facenet; embeddings after Schroff et al. 2015, "FaceNet".
+Szegedy et al. 2016, "Inception-v4, Inception-ResNet and the Impact of Residual Connections on Learning", in the 160x160
+form of David Sandberg's facenet; embeddings after Schroff et al. 2015, "FaceNet".
 """
 
 from __future__ import annotations
@@ -14,27 +14,26 @@ from facenet_pytorch.models.inception_resnet_v1 import BasicConv2d, InceptionRes
 from torch import nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval, fuse_linear_bn_eval
 
-# The classifier over the training identities, in published state dicts: no part of the embedding.
+# The training classifier in published state dicts, unused.
 CLASSIFIER = "logits."
 
 
 def empty_network() -> Any:
-    """The module without memory for its tensors (on the meta device): names and shapes to fill."""
+    """The module on the meta device: names and shapes only."""
     with torch.device("meta"):
         network = InceptionResnetV1(pretrained=None)
     return network.eval()
 
 
 def build_network(tensors: Mapping[str, torch.Tensor]) -> nn.Module:
-    """The network with the weights `tensors` (facenet-pytorch's names), in eval mode, on the CPU, batch norm folded
-    and in channels_last layout.
+    """The network with weights `tensors` (facenet-pytorch's names): eval mode, CPU, folded batch norm, channels_last.
 
-    [n, 3, 160, 160] float32, preprocessed -> [n, 512] float32 of L2 norm 1. Raises RuntimeError, naming the
-    tensors, where one is missing, unknown or of another shape.
+    [n, 3, 160, 160] float32, preprocessed -> [n, 512] float32 of L2 norm 1. Raises RuntimeError that names missing,
+    unknown or misshapen tensors.
     """
     network = empty_network()
     wanted = {name: _single(value) for name, value in tensors.items() if not name.startswith(CLASSIFIER)}
-    # assign: the given tensors become the parameters, without a second copy.
+    # assign=True avoids a second copy.
     network.load_state_dict(wanted, strict=True, assign=True)
     network.requires_grad_(False)
     fold_batch_norm(network)
@@ -43,7 +42,7 @@ def build_network(tensors: Mapping[str, torch.Tensor]) -> nn.Module:
 
 
 def fold_batch_norm(network: Any) -> None:
-    """Replaces each convolution (and the last linear layer) and its batch norm by one layer, in place."""
+    """Merges convolutions, and the last linear layer, with their batch norms, in place."""
     for module in network.modules():
         if isinstance(module, BasicConv2d):
             module.conv = fuse_conv_bn_eval(module.conv, module.bn)
@@ -53,5 +52,5 @@ def fold_batch_norm(network: Any) -> None:
 
 
 def _single(value: torch.Tensor) -> torch.Tensor:
-    """Weights may be stored in half precision; counters stay whole numbers."""
+    """Half precision becomes float32; integer counters stay."""
     return value.detach().float() if value.is_floating_point() else value.detach()

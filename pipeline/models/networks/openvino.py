@@ -1,4 +1,4 @@
-"""A network that was converted from torch, in OpenVINO on the CPU. It needs no torch."""
+"""A network converted from torch, in OpenVINO on the CPU. Needs no torch."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _FIRST_USE: Final = threading.Lock()
 
 @dataclass(frozen=True)
 class OpenVino:
-    """The installed OpenVINO. Converted networks are kept in `cache`; each call of one uses `threads` threads, and
-    `calls` of them run at the same time."""
+    """The installed OpenVINO. `cache` holds converted networks; `calls` calls run concurrently on `threads` threads
+    each."""
 
     version: str
     cache: Path
@@ -31,12 +31,11 @@ class OpenVino:
 
 
 class OpenVinoNetwork:
-    """A converted network, compiled for this processor; it computes in `precision` where the processor has that, else
-    in float32.
+    """A converted network, compiled for this processor; float32 if it lacks `precision`.
 
-    Several threads may call it. Each has a request of its own, and OpenVINO a stream for each of `runtime.calls` of
-    them; further ones wait. A call runs on the thread that makes it, and with `runtime.threads` > 1 on more. A forked
-    child has none of those, so it may use the network only where that is 1.
+    Thread-safe: each thread has its own request; `runtime.calls` calls run at once, others wait. A call runs on the
+    calling thread, and with `runtime.threads` > 1 also on others, which a forked child lacks: it must not call the
+    network then.
     """
 
     def __init__(self, model: Any, runtime: OpenVino, precision: str = FLOAT32) -> None:
@@ -44,7 +43,7 @@ class OpenVinoNetwork:
             "INFERENCE_PRECISION_HINT": _HINTS[precision],
             "NUM_STREAMS": str(runtime.calls),
             "INFERENCE_NUM_THREADS": str(runtime.calls * runtime.threads),
-            # The engine has threads of its own, and the process may not have every core.
+            # The engine has its own threads, and may not have every core.
             "ENABLE_CPU_PINNING": "NO",
         }
         self.version = runtime.version
@@ -54,7 +53,7 @@ class OpenVinoNetwork:
         self._requests = threading.local()
 
     def __call__(self, pixels: FloatArray) -> FloatArray:
-        """[n, *shape] -> what the torch network gives."""
+        """[n, *shape] -> the torch network's output."""
         if not hasattr(self._requests, "of_thread"):
             self._requests.of_thread = self._compiled.create_infer_request()
         answers: FloatArray = self._requests.of_thread.infer({0: np.ascontiguousarray(pixels)}, share_inputs=True)[0]
@@ -62,7 +61,7 @@ class OpenVinoNetwork:
 
 
 def openvino_version() -> str:
-    """The version of the installed OpenVINO, such as "2026.4.1". Raises ImportError."""
+    """The installed version, such as "2026.4.1". Raises ImportError."""
     return str(openvino().__version__).partition("-")[0]
 
 
@@ -72,15 +71,13 @@ def core() -> Any:
 
 
 def openvino() -> Any:
-    """OpenVINO, imported when it is first needed, in a way that it calls nobody. Raises ImportError."""
-    # Importing this package would look up the host of an analytics service and leave a file with an id of the user.
-    # OpenVINO does without it where it cannot be imported.
+    """Imports OpenVINO without its telemetry, on first use. Raises ImportError."""
+    # This package would look up an analytics host and store a user id. OpenVINO works without it.
     sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
     module = import_module("openvino")
-    if not hasattr(module, "Core"):  # the folder that an uninstallation left is a module, too
+    if not hasattr(module, "Core"):  # the folder left by an uninstallation imports, too
         raise ImportError("its installation is incomplete")
-    # It makes its tables of types when they are first used. Two threads that did so at once would wait for each other
-    # forever, one of them with the interpreter's lock.
+    # Type tables are created on first use: two threads at once would deadlock, one of them with the interpreter's lock.
     with _FIRST_USE:
         module.Tensor(np.zeros(1, np.float32)).element_type.to_dtype()
     return module

@@ -1,8 +1,8 @@
-"""SFace: a network of the MobileFaceNet kind that turns an aligned face into 128 numbers.
+"""SFace, a MobileFaceNet: aligned face to 128 numbers.
 
-Zhong et al. 2021, "SFace: Sigmoid-Constrained Hypersphere Loss for Robust Face Recognition", as OpenCV Zoo publishes
-it (face_recognition_sface_2021dec); depth-wise separable convolutions after Howard et al. 2017, "MobileNets". Every
-batch norm is folded into its neighbour by the conversion (`convert_sface`), so there is none here.
+Zhong et al. 2021, "SFace: Sigmoid-Constrained Hypersphere Loss for Robust Face Recognition", as published by OpenCV Zoo
+(face_recognition_sface_2021dec); depth-wise separable convolutions after Howard et al. 2017, "MobileNets".
+`convert_onnx` folds the batch norms.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from collections.abc import Iterator, Mapping
 import torch
 from torch import nn
 
-# (channels, stride) of the depth-wise separable pairs after the first convolution; the names count from 2.
+# (channels, stride) of the depth-wise separable pairs after the first convolution; names count from 2.
 _PAIRS = ((64, 1), (128, 2), (128, 1), (256, 2), (256, 1), *((512, 2), *((512, 1),) * 5), (1024, 2), (1024, 1))
 _FIRST = 32
-_MAP = 7  # the last feature map's height and width, for a crop of 112
+_MAP = 7  # sides of the last feature map, for crops of 112
 EMBEDDING_SIZE = 128
 
 
@@ -34,7 +34,7 @@ class SFace(nn.Module):
 
 
 def _layers() -> Iterator[tuple[str, nn.Module]]:
-    """The convolutions under the names that the published graph gives them."""
+    """The convolutions, named as in the published graph."""
     yield "conv_1", _layer(3, _FIRST, kernel=3)
     before = _FIRST
     for number, (channels, stride) in enumerate(_PAIRS, start=2):
@@ -49,16 +49,15 @@ def _layer(before: int, channels: int, kernel: int, stride: int = 1, groups: int
 
 
 def empty_network() -> SFace:
-    """The module without memory for its tensors (on the meta device): names, shapes and strides to compare with."""
+    """The module on the meta device: names, shapes and strides only."""
     with torch.device("meta"):
         return SFace().eval()
 
 
 def build_network(tensors: Mapping[str, torch.Tensor]) -> nn.Module:
-    """The network with the weights `tensors` (as `convert_sface` names them), in eval mode, on the CPU, in
-    channels_last layout.
+    """The network with weights `tensors` (from `convert_onnx`): eval mode, CPU, channels_last.
 
-    Raises RuntimeError, naming the tensors, where one is missing, unknown or of another shape.
+    Raises RuntimeError that names missing, unknown or misshapen tensors.
     """
     network = empty_network()
     network.load_state_dict(tensors, strict=True, assign=True)

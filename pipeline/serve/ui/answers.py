@@ -1,4 +1,4 @@
-"""People and faces as the page's JSON has them. Keys without a value are absent, but for the address of a picture."""
+"""People and faces as JSON for the web UI. Keys without a value are omitted, except picture addresses."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pipeline.serve.ui.sessions import Session
 
 
 def gate_json(center_pose: float, sharpness: float, contrast: float) -> dict[str, float]:
-    """The three qualities of a face, or what the gate asks of them."""
+    """The three qualities of a face, or the gate's thresholds for them."""
     return {"centerPose": center_pose, "sharpness": sharpness, "contrast": contrast}
 
 
@@ -25,7 +25,7 @@ def directories_json(context: PageContext, session: Session) -> list[Json]:
 
 
 def address(visit: Visit, path: str) -> str:
-    """Of something of the visited directory."""
+    """Of something in the visited directory."""
     return f"/ui/api/{path}?directory={quote(visit.directory, safe='')}"
 
 
@@ -54,7 +54,7 @@ def people_json(visit: Visit, rows: Iterable[PersonRow]) -> list[Json]:
 
 
 def face_json(visit: Visit, row: Mapping[str, Any]) -> Json:
-    """Of a row of `faces_page`. Where the photo lies is told only if the photo itself may be shown."""
+    """Of a row of `faces_page`. Includes the photo's path only if the photo may be shown."""
     path, width, height = row["path"], row["width"], row["height"]
     shown = visit.context.photos.may_show(path)
     cut = address(visit, f"faces/{row['face_id']}/picture") if shown else None
@@ -81,6 +81,6 @@ def face_json(visit: Visit, row: Mapping[str, Any]) -> Json:
 
 
 def box_fractions(box: tuple[float, float, float, float], width: int, height: int) -> list[float]:
-    """x, y, width and height of a box (xyxy in pixels) as parts of its photo."""
+    """x, y, width and height of a box (xyxy in pixels) as fractions of its photo."""
     x1, y1, x2, y2 = box
     return [x1 / width, y1 / height, (x2 - x1) / width, (y2 - y1) / height]

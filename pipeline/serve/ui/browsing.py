@@ -1,4 +1,4 @@
-"""Looking: the grid of people, and their pictures."""
+"""Browsing: the grid of people, and their pictures."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NUMBER: Final = re.compile(r"[0-9]{1,18}")
 _FACE_COUNT: Final = 60
 _BY_SCORE: Final = "score"
 _FACE_SORTS: Final = ("added", _BY_SCORE)
-_CACHING: Final = "private, max-age=3600"  # one that is forgotten is not shown for long
+_CACHING: Final = "private, max-age=3600"  # forgotten ones must not be shown for long
 
 
 def people(visit: Visit) -> Json:
@@ -45,7 +45,7 @@ def person(visit: Visit) -> Json:
     root, *_ = visit.service.merged_set(*visit.place, person_id(visit.request))
     listed = visit.listed
     row = listed.rows.get(root)
-    if row is None:  # it was deleted, or came less than two seconds ago
+    if row is None:  # it was deleted, or added less than two seconds ago
         raise PersonUnknown()
     return {"person": people_json(visit, [row])[0], "asOf": stamp(listed.as_of)}
 
@@ -67,7 +67,7 @@ def faces(visit: Visit) -> Json:
 
 
 def picture(visit: Visit) -> Response:
-    """A stored picture, which is that of a person's reference. Raises ObjectUnknown, ObjectReplaced."""
+    """The stored picture of a person's reference. Raises ObjectUnknown, ObjectReplaced."""
     guid = visit.request.path_params["guid"]
     image = visit.service.stored_object(*visit.place, guid, at_rest=False)
     return tagged_response(visit.request, image.data, image.media_type, _CACHING, image.guid)
@@ -92,6 +92,6 @@ def _first(faces: Iterable[StoredFace]) -> StoredFace:
 
 
 def _number(visit: Visit) -> int:
-    """Of a face or a photo. -1, which none has, for anything else."""
+    """The number of a face or a photo; -1, which none has, for anything else."""
     text = visit.request.path_params["number"]
     return int(text) if _NUMBER.fullmatch(text) else -1

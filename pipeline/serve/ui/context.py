@@ -1,4 +1,4 @@
-"""What the handlers of the page share: its parts of the server, and the visit, which is a call by a session."""
+"""What the handlers of the web UI share: its parts of the server, and the visit, a call by a session."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from pipeline.serve.ui.sessions import Session, Sessions
 from pipeline.texts import DIRECTORY_RULE, directory_name
 
 COOKIE: Final = "facepipe_page"
-# For whom the page asks, percent-encoded: all tabs have one cookie, and somebody else may have signed in in another.
+# The user the tab was opened for, percent-encoded: tabs share the cookie, and another user may have signed in.
 USER_HEADER: Final = "x-facepipe-user"
 MAX_COUNT: Final = 500
 
@@ -33,7 +33,7 @@ MAX_COUNT: Final = 500
 class PageContext(Context):
     """The parts of the server that the page uses, of which some are its own."""
 
-    originals: BoundedThreadPool  # for photos of the store, which take long to decode
+    originals: BoundedThreadPool  # for photos of the store, which decode slowly
     sessions: Sessions
 
     @cached_property
@@ -70,7 +70,7 @@ class PageContext(Context):
 
 @dataclass(frozen=True, kw_only=True)
 class Visit(Call):
-    """A request of somebody who is signed in, about one directory."""
+    """A signed-in user's request about one directory."""
 
     context: PageContext
     session: Session
@@ -90,7 +90,7 @@ class Visit(Call):
         return self.context.lists.of(self.place, self.people)
 
     def count(self, default: int) -> int:
-        """How many things a page of results has. Raises ParameterInvalid."""
+        """The size of a page of results. Raises ParameterInvalid."""
         return self.query.whole("count", default, 1, MAX_COUNT)
 
     def choice(self, name: str, choices: tuple[str, ...]) -> str:
@@ -102,5 +102,5 @@ class Visit(Call):
 
 
 def stamp(moment: datetime) -> str:
-    """A naive time in UTC as JSON has it."""
+    """A naive time in UTC, for JSON."""
     return f"{moment.isoformat(timespec='microseconds')}Z"

@@ -1,4 +1,4 @@
-"""Correcting on the page: what the verbs of `facepipe people` do, the list of changes, and undo."""
+"""Corrections in the web UI: the verbs of `facepipe people`, the list of changes, and undo."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pipeline.serve.ui.context import Visit, stamp
 from pipeline.store import CorrectionAnswer, CorrectionRequest, PersonChange, Seen, utc_now
 from pipeline.texts import TEXT_RULE, is_text
 
-# Kind -> how many people it is about (at least, at most), and whether it takes faces.
+# Kind -> number of people (at least, at most), and whether it takes faces.
 _KINDS: Final = {
     "name": (1, 1, False),
     "merge": (2, MAX_MERGED, False),
@@ -29,10 +29,10 @@ _KINDS: Final = {
     "unhide": (1, MAX_MERGED, False),
     "forget": (1, MAX_MERGED, False),
 }
-# What the page shows of a person is that of the root of what is merged.
+# Apply to the root, which represents a merged set in the web UI.
 _OF_ROOTS: Final = frozenset({"name", "hide", "unhide", "forget"})
-_NAMING: Final = ("name", "merge")  # kinds that take a name; a merge without leaves everybody's as it is
-# What a correction did, for people; {who} are those whom it shows.
+_NAMING: Final = ("name", "merge")  # kinds that take a name; a merge without one keeps all names
+# What a correction did, for people.
 _TEXTS: Final = {
     "name": "the name of {who}",
     "update": "a program's change of {who}",
@@ -68,7 +68,7 @@ def correct(visit: Visit) -> Json:
         faces = sum(rows[root].faces for root in wish.person_ids if root in rows)
         raise ConfirmationNeeded(persons=len(wish.person_ids), faces=faces)
     if wish.change.name and not wish.anyway and (taken := _others_named(visit, wish, wish.change.name)):
-        visit.store.correct(replace(wish, dry_run=True))  # what else is in the way is said first: `anyway` overrules it
+        visit.store.correct(replace(wish, dry_run=True))  # reports other obstacles first: `anyway` overrules them, too
         raise NameTaken(people=people_json(visit, taken))
     answer = visit.store.correct(wish)
     if wish.kind == "forget":
@@ -79,12 +79,12 @@ def correct(visit: Visit) -> Json:
 
 
 def _roots(visit: Visit, person_ids: Sequence[str]) -> list[str]:
-    """Those who are shown for these persons. Raises PersonUnknown."""
+    """The distinct roots of these persons. Raises PersonUnknown."""
     return list(dict.fromkeys(visit.service.merged_set(*visit.place, one)[0] for one in person_ids))
 
 
 def _others_named(visit: Visit, wish: CorrectionRequest, name: str) -> list[PersonRow]:
-    """Who else has the name already; nobody, if one of those who are merged brings it along."""
+    """Who else has the name; nobody if one of the merged people has it."""
     own = _roots(visit, wish.person_ids)
     named = visit.listed.named(name)
     others = [row for row in named if row.person_id not in own]
@@ -115,8 +115,8 @@ def log(visit: Visit) -> Json:
 
 
 def last(visit: Visit) -> Json:
-    """What an undo would undo, whether this session made it, and what stands in its way: the last correction of this
-    session that is not undone, else the last one of any user."""
+    """What an undo would undo, whether this session made it, and what prevents it: this session's last correction not
+    undone, else any user's."""
     made = visit.session.undoable.setdefault(visit.directory, [])
     while True:
         wanted = next(reversed(made), None)
@@ -145,7 +145,7 @@ def undo(visit: Visit) -> Json:
 
 
 def _wish(visit: Visit) -> CorrectionRequest:
-    """What a correction's body asks for. Raises BodyInvalid, PersonUnknown."""
+    """Parses a correction's body. Raises BodyInvalid, PersonUnknown."""
     body = visit.body
     kind = body.get("kind")
     if not isinstance(kind, str) or kind not in _KINDS:
@@ -182,7 +182,7 @@ def _whole(value: object, name: str) -> int:
 
 
 def _moment(text: object) -> datetime | None:
-    """A time that `stamp` wrote. Raises BodyInvalid."""
+    """Parses a time of `stamp`. Raises BodyInvalid."""
     if text is None:
         return None
     try:
@@ -207,8 +207,8 @@ def _answer(answer: CorrectionAnswer) -> Json:
 
 
 def told(kind: str, names: Sequence[str], faces: Sequence[int], gone: int = 0) -> str:
-    """A correction in a few words; `names` are those of the people whom it shows, empty of the unnamed. `gone`: how
-    many people were deleted, whose names are not known any more."""
+    """A correction in a few words; `names`: of the people involved, empty if unnamed. `gone`: how many people were
+    deleted, whose names are unknown."""
     known = [f"“{name}”" for name in names[:_NAMED] if name]
     others = len(names) - len(known)
     if others or not known:

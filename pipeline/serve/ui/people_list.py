@@ -1,7 +1,7 @@
 """The people of a directory in the orders of the grid, page by page.
 
-A list is read from the store when it is first wanted and after each change, and kept: a page costs no query. While
-requests or a run change the directory all the time, a list may be two seconds old; a correction shows at once.
+A list is cached until a change, so a page needs no query. During constant changes by requests or a run, it may be two
+seconds old; a correction shows immediately.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _KEPT: Final = 16  # lists; one of 10,000 people takes about 10 MB
 
 
 def folded(text: str) -> str:
-    """A text as it is compared by: without case, and in one form of Unicode."""
+    """Normalises a text for comparison: NFC, case-folded."""
     return nfc(text).casefold()
 
 
@@ -60,14 +60,14 @@ class PeopleList:
     """The people of a directory as they were when it was read."""
 
     rows: Mapping[str, PersonRow]  # by person id
-    as_of: datetime  # UTC; what was changed later may be missing
+    as_of: datetime  # UTC; later changes may be missing
     changed: Changed
     read_at: float
     _orders: dict[str, list[PersonRow]] = field(default_factory=dict)
 
     def page(self, sort: str, show: str, text: str, after: str | None, count: int) -> PeoplePage:
-        """At most `count` of those that `show` names (SHOWS) and that have the text in name or external id, or whose id
-        begins with it, behind the cursor `after`. Raises ParameterInvalid for no cursor of this order."""
+        """Returns at most `count` people of `show` (SHOWS) behind the cursor `after`, whose name or external id
+        contains the text, or whose id begins with it. Raises ParameterInvalid for no cursor of this order."""
         fits = _test(show, folded(text))
         chosen = [row for row in self._ordered(sort) if fits(row)]
         start = _behind(after, sort, chosen)
@@ -76,13 +76,13 @@ class PeopleList:
         return PeoplePage(chosen[start:end], cursor_at(sort, chosen[end - 1]) if more else None, len(chosen))
 
     def walk(self, sort: str, after: str | None) -> tuple[list[PersonRow], dict[str, int]]:
-        """Everybody behind the cursor who is not hidden; and the place of all who are not hidden, by id. Raises
+        """Returns all visible people behind the cursor, and the positions of all visible people by id. Raises
         ParameterInvalid as `page`."""
         shown = [row for row in self._ordered(sort) if not row.hidden]
         return shown[_behind(after, sort, shown) :], {row.person_id: place for place, row in enumerate(shown)}
 
     def named(self, name: str) -> list[PersonRow]:
-        """Everybody of this name, in whatever case."""
+        """All people of this name, ignoring case."""
         wanted = folded(name)
         return [row for row in self.rows.values() if row.name is not None and folded(row.name) == wanted]
 
@@ -103,18 +103,18 @@ def _test(show: str, text: str) -> Callable[[PersonRow], bool]:
 
 
 def cursor_at(sort: str, row: PersonRow) -> str:
-    """The place of a person in an order."""
+    """The position of a person in an order."""
     return cursor([sort], _KEYS[sort](row))
 
 
 def _behind(after: str | None, sort: str, rows: Sequence[PersonRow]) -> int:
-    """The first place behind a cursor."""
+    """The first position behind a cursor."""
     place = place_after(after, sort, _LIKE[sort])
     return 0 if place is None else bisect.bisect_right(rows, place, key=_KEYS[sort])
 
 
 def place_after(after: str | None, order: str, like: Key) -> Key | None:
-    """The place of a cursor of this order; None if there is no cursor. Raises ParameterInvalid."""
+    """The position of a cursor of this order, None without a cursor. Raises ParameterInvalid."""
     if after is None:
         return None
     place = cursor_key(after, [order], like)
@@ -124,24 +124,24 @@ def place_after(after: str | None, order: str, like: Key) -> Key | None:
 
 
 class PeopleLists:
-    """The lists of all directories that somebody looks at. Any threads may use it."""
+    """The lists of viewed directories. Thread-safe."""
 
     def __init__(self, service: IdentityService) -> None:
         self._service = service
-        self._locks = [threading.Lock() for _ in range(_KEPT)]  # a directory that is slow to read holds up few others
-        self._lists: dict[tuple[int, str], PeopleList] = {}  # the one that was read first comes first
+        self._locks = [threading.Lock() for _ in range(_KEPT)]  # a slow directory delays few others
+        self._lists: dict[tuple[int, str], PeopleList] = {}  # ordered by reading time, oldest first
 
     def of(self, place: tuple[int, str], people: People) -> PeopleList:
-        """The list of a directory, whose `people` these are."""
+        """The list of a directory with these `people`."""
         known = self._fresh(place)
         if known is not None:
             return known
-        with self._reading(place):  # several pages that are asked for at once share one reading
+        with self._reading(place):  # concurrent requests share one reading
             return self._fresh(place) or self._read(place, people)
 
     def forget(self, place: tuple[int, str]) -> None:
-        """The next page shows what there is by then."""
-        with self._reading(place):  # a reading that has begun may be from before
+        """Makes the next page show the current state."""
+        with self._reading(place):  # a reading in progress may be older
             self._lists.pop(place, None)
 
     def _reading(self, place: tuple[int, str]) -> threading.Lock:

@@ -1,4 +1,4 @@
-"""An account's own photos, and faces cut from them, as far as the server's owner allows that they are shown."""
+"""An account's own photos, and faces cut from them, if the server's owner allows it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from pipeline.runtime.buckets import is_address
 from pipeline.store import StoredFace
 from pipeline.types import ByteArray, DecodedImage, FileState
 
-FACE_PX: Final = 512  # the longer side of what is shown of a face, at most
+FACE_PX: Final = 512  # the longer side of a face's picture, at most
 PHOTO_PX: Final = 2048
 _QUALITY: Final = 88
 _KEPT_FACES: Final = 256  # of 0.22 MB at most
@@ -31,25 +31,25 @@ _KEPT_PHOTOS: Final = 32  # of 3.5 MB at most, mostly half a megabyte
 
 
 class Photos:
-    """Reads photos below `ui.photo_roots`, folders and prefixes of buckets. Any threads may use it.
+    """Reads photos below `ui.photo_roots`, folders and bucket prefixes. Thread-safe.
 
-    A photo counts only with the bytes that a run read: nobody can have another file shown by putting it, or a link to
-    it, in a photo's place. Pictures are kept while the file's size, times and inode (an object's ETag) are the same.
-    What is sent is decoded and encoded again, so it has no metadata.
+    A photo must have the bytes that a run read: nobody can expose another file by putting it, or a link to it, in a
+    photo's place. Pictures are cached while the file's size, times and inode (an object's ETag) are unchanged. They are
+    re-encoded, so they have no metadata.
     """
 
     def __init__(self, settings: Settings) -> None:
         roots = [] if settings.ui.photo_roots is None else listed(settings.ui.photo_roots)
         named = [root if is_address(root) else str(Path(root).expanduser()) for root in roots]
         self._roots = [_real(root) for root in named]
-        # What paths may call them, which go over links.
+        # Names that paths may use for them, over links.
         self._called = [*self._roots, *map(os.path.abspath, filterfalse(is_address, named))]
         self._decoder = Decoder(settings.decode)
         self._face_picture = lru_cache(_KEPT_FACES)(self._face_of)
         self._photo_picture = lru_cache(_KEPT_PHOTOS)(self._photo_of)
 
     def may_show(self, path: str | None) -> bool:
-        """Whether a photo or a folder is one of the roots or lies below one."""
+        """Whether a photo or a folder is, or is below, one of the roots."""
         return path is not None and _is_below(self._called, path if is_address(path) else os.path.normpath(path))
 
     def face(self, face: StoredFace) -> bytes:
@@ -83,7 +83,7 @@ class Photos:
 
 
 def _real(path: str) -> str:
-    """The path without links; an address as it is."""
+    """The path with links resolved; an address unchanged."""
     return path if is_address(path) else os.path.realpath(path)
 
 
@@ -92,7 +92,7 @@ def _is_below(roots: Sequence[str], path: str) -> bool:
 
 
 def _shrunk(pixels: ByteArray, side: int) -> ByteArray:
-    """With no side longer than `side` pixels."""
+    """Shrinks to sides of at most `side` pixels."""
     if max(pixels.shape[:2]) <= side:
         return np.ascontiguousarray(pixels)
     image = Image.fromarray(pixels)

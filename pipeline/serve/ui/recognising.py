@@ -1,4 +1,4 @@
-"""Recognising a photo that is dropped on the page, and enrolling one of its faces as the contract does."""
+"""Recognises a photo dropped on the web UI, and enrols one of its faces as the contract does."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pipeline.serve.responses import json_response
 from pipeline.serve.ui.answers import box_fractions, gate_json, picture_address
 from pipeline.serve.ui.context import PageContext, Visit
 
-_SIMILAR: Final = 24  # people that are told of each face, however little they are like it
+_SIMILAR: Final = 24  # people listed per face, however dissimilar
 
 
 async def recognise(context: PageContext, request: Request) -> Response:
@@ -31,8 +31,8 @@ async def recognise(context: PageContext, request: Request) -> Response:
 
 
 async def enrol(context: PageContext, request: Request) -> Response:
-    """Makes a person of the face nearest to a point, unless it is somebody's or too poor. Raises as `recognise`, and
-    PersonHeadersRequired, ExternalIdTaken, TooManyDirectories."""
+    """Makes a person of the face nearest to a point, unless it matches somebody or fails the gate. Raises as
+    `recognise`, and PersonHeadersRequired, ExternalIdTaken, TooManyDirectories."""
     visit = await context.visit(request)
     x, y = (visit.query.number(axis, 1, has_default=False) for axis in ("x", "y"))
     said = person_headers(request)
@@ -40,7 +40,7 @@ async def enrol(context: PageContext, request: Request) -> Response:
 
     def enrolled() -> Response:
         result = visit.service.post(*visit.place, data, wish)
-        context.lists.forget(visit.place)  # the new person shows at once; this may wait for a list that is being read
+        context.lists.forget(visit.place)  # the new person shows immediately; this may wait for a list being read
         return json_response(_enrolled(visit, result.faces[0] if result.faces else None), 201)
 
     async with context.bodies.image(request, visit.account_id) as data:
@@ -59,7 +59,7 @@ def _recognised(visit: Visit, result: PostResult) -> Json:
 
 def _face(visit: Visit, face: FaceResult, result: PostResult) -> Json:
     match = visit.context.service.match
-    # Of the contract distances: two faces match at every T of at least the square of theirs.
+    # Contract distances: two faces match at every T of at least their squared distance.
     per_score = 2.0 - math.sqrt(min(match.threshold, MAX_THRESHOLD))
     return {
         "box": box_fractions(face.face.box, result.width, result.height),

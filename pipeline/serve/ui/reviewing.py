@@ -1,4 +1,4 @@
-"""Pairs of people to look at: may they be one? And what the store's newer index would decide otherwise."""
+"""Pairs of people who may be one, and decisions that the newer index would change."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from pipeline.store import FaceMove
 
 _COUNT: Final = 40
 _FMR: Final = 1e-3
-_WIDER: Final = 1.25  # times T, where no table tells the T of a rate
-_SHOWN: Final = 500  # pairs, and groups of faces, that the newer index would decide otherwise
+_WIDER: Final = 1.25  # times T, if no table has the rate
+_SHOWN: Final = 500  # pairs, and groups of faces, decided differently
 _FACES: Final = 12  # of such a group
-_ORDER: Final = "photos"  # those whom most photos show have their turn first
+_ORDER: Final = "photos"  # people on most photos first
 
 
 def pairs(visit: Visit) -> Json:
@@ -60,9 +60,9 @@ def pairs(visit: Visit) -> Json:
 
 
 def newer(visit: Visit) -> Json:
-    """What a regroup by the store's newer index would change: the pairs of people that would be one, and the faces that
-    would move, by whose they are and would be. It decides the whole directory, which can take minutes; nothing is
-    changed. Raises CorrectionImpossible if there is no newer index, or it lacks faces."""
+    """What a regroup by the newer index would change: pairs of people that would be one, and faces that would move, by
+    current and new person. It decides the whole directory, which can take minutes, and changes nothing. Raises
+    CorrectionImpossible if there is no newer index, or it lacks faces."""
     listed = visit.listed
     try:
         switched = visit.people.swap_and_regroup(dry_run=True)
@@ -90,7 +90,7 @@ def newer(visit: Visit) -> Json:
 
 
 def _by_people(moves: Sequence[FaceMove]) -> list[list[FaceMove]]:
-    """The moves from one person to one other, the most faces first."""
+    """The moves grouped by (before, after) person, the largest group first."""
     groups: dict[tuple[str | None, str | None], list[FaceMove]] = defaultdict(list)
     for move in moves:
         groups[move.before, move.after].append(move)
@@ -112,7 +112,7 @@ def _moved(visit: Visit, directory: Directory, new: Sequence[str], moves: Sequen
 
 
 def _wide(context: PageContext, fmr: float) -> float:
-    """The T of a false match rate, as far as the calibration tells it, and never below the threshold."""
+    """The T of a false match rate, as far as the calibration has it, and at least the threshold."""
     threshold, wide = context.service.match.threshold, context.calibration.threshold_near(fmr)
     if wide is None or threshold == EVERYBODY:
         wide = _WIDER * threshold

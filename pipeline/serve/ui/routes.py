@@ -1,4 +1,4 @@
-"""The routes of the page, and its own files, which are few and read once."""
+"""The routes of the web UI, and its few static files, read once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pipeline.serve.ui.same_site import PREFIX
 
 _API: Final = f"{PREFIX}/api"
 _FOLDER: Final = Path(__file__).parent / "static"
-# By the end of the name; a file of another kind is not served.
+# By file extension; other kinds are not served.
 _TYPES: Final = {
     ".html": "text/html; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
@@ -26,7 +26,7 @@ _TYPES: Final = {
     ".svg": "image/svg+xml",
     ".txt": "text/plain; charset=utf-8",
 }
-_ASK_EACH_TIME: Final = "no-cache"  # modules name each other without a version, so that each must be the newest
+_ASK_EACH_TIME: Final = "no-cache"  # modules import each other without a version, so each must be the newest
 
 
 def ui_routes(context: PageContext) -> list[tuple[str, str, Handler]]:
@@ -60,7 +60,7 @@ def ui_routes(context: PageContext) -> list[tuple[str, str, Handler]]:
 
 
 async def _to_page(request: Request) -> Response:
-    """Sends browsers to the page. Programs find nothing here, as before there was a page."""
+    """Redirects browsers to the web UI. Programs find nothing here."""
     if "text/html" not in request.headers.get("accept", ""):
         raise RouteUnknown()
     return RedirectResponse(PREFIX, 303, {"Vary": "Accept"})

@@ -1,4 +1,5 @@
-"""Keeps other sites away from the page: what their browsers are told, and which requests come from the page itself."""
+"""Keeps other sites out of the web UI: security headers for browsers, and which requests come from the web UI
+itself."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from starlette.requests import Request
 from pipeline.errors import CrossSite
 
 PREFIX: Final = "/ui"
-PAGE_HEADER: Final = "x-facepipe-page"  # a form can't send it, and a script of another site only after we allow it
+PAGE_HEADER: Final = "x-facepipe-page"  # a form cannot send it, and another site's script only if we allow it
 POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' blob:; "
     "base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
@@ -29,8 +30,8 @@ _HEADERS: Final = {
 def check_same_site(request: Request) -> None:
     """Raises CrossSite for a request that another site made a browser send.
 
-    Browsers tell in Sec-Fetch-Site where a request comes from, but not to plain http on another machine; then Origin
-    tells it. Programs send neither.
+    Browsers state a request's origin in Sec-Fetch-Site, but not to plain http on another machine; then Origin states
+    it. Programs send neither.
     """
     site = request.headers.get("sec-fetch-site")
     origin = request.headers.get("origin")
@@ -43,7 +44,7 @@ def check_same_site(request: Request) -> None:
 
 
 def _host(origin: str) -> str | None:
-    """None of what is no address."""
+    """None for an invalid address."""
     try:
         return urlsplit(origin).netloc
     except ValueError:
@@ -51,5 +52,5 @@ def _host(origin: str) -> str | None:
 
 
 def page_headers(path: str) -> Mapping[bytes, bytes]:
-    """The headers that every answer below /ui has, errors too, unless its handler sets them itself."""
+    """The headers of all answers below /ui, unless their handlers set them."""
     return _HEADERS if path == PREFIX or path.startswith(f"{PREFIX}/") else {}

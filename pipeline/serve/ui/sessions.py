@@ -1,4 +1,4 @@
-"""Who is signed in on the page. In memory only: a restart signs everybody out."""
+"""Who is signed in to the web UI. In memory only: a restart signs everybody out."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Final
 
 from pipeline.errors import SignInRefused, SignInRequired
 
-MAX_SESSIONS: Final = 50  # of an account; a further sign-in ends the one that was idle longest
+MAX_SESSIONS: Final = 50  # per account; a further sign-in ends the longest idle one
 
 
 @dataclass
@@ -21,15 +21,15 @@ class Session:
 
     user: str
     account_id: int
-    ends: float  # as the clock says, like `used`
+    ends: float  # in the clock's time, like `used`
     used: float
     corrections: set[int] = field(default_factory=set)  # that it made, undos included, or undid
     own: set[int] = field(default_factory=set)  # that it made, undos included
-    # By directory: those that it made, and that are not known to be undone.
+    # By directory: those it made that are not known to be undone.
     undoable: dict[str, list[int]] = field(default_factory=dict)
 
     def note(self, directory: str, correction: int, *, undoable: bool) -> None:
-        """It has made a correction."""
+        """Records a correction by this session."""
         self.corrections.add(correction)
         self.own.add(correction)
         if undoable:
@@ -37,9 +37,9 @@ class Session:
 
 
 class Sessions:
-    """The sessions of all accounts. Any thread may call it; `clock` gives seconds.
+    """The sessions of all accounts. Thread-safe; `clock` gives seconds.
 
-    A token is 256 random bits. Only its hash is kept, so that a lookup tells nothing by its time.
+    A token is 256 random bits. Only its hash is stored, so that a lookup's time reveals nothing.
     """
 
     def __init__(self, *, idle_s: float, session_s: float, clock: Callable[[], float] = time.monotonic) -> None:
@@ -48,11 +48,11 @@ class Sessions:
         self._clock = clock
         self._sessions: dict[bytes, Session] = {}
         self._lock = threading.Lock()
-        self.drops = 0  # how often sessions were ended because a password changed
+        self.drops = 0  # number of password changes, which end sessions
 
     def start(self, user: str, account_id: int, drops: int) -> tuple[str, Session]:
-        """A new session and its token. `drops` is from before the password was checked: raises SignInRefused if one
-        was changed meanwhile, which may be this one."""
+        """Starts a session; returns its token and the session. `drops` is from before the password was checked: raises
+        SignInRefused if any password changed meanwhile."""
         now, token = self._clock(), secrets.token_urlsafe(32)
         session = Session(user, account_id, ends=now + self.session_s, used=now)
         with self._lock:
@@ -67,7 +67,7 @@ class Sessions:
         return token, session
 
     def find(self, token: str | None) -> Session:
-        """The session, which is used now. Raises SignInRequired."""
+        """Finds a session and marks it as used. Raises SignInRequired."""
         now = self._clock()
         with self._lock:
             session = self._sessions.get(_key(token or ""))
@@ -85,7 +85,7 @@ class Sessions:
             self._sessions.pop(_key(token or ""), None)
 
     def drop(self, user: str) -> None:
-        """Ends all sessions of a user whose password has changed."""
+        """Ends all sessions of a user after a password change."""
         with self._lock:
             self.drops += 1
             for key in [key for key, session in self._sessions.items() if session.user == user]:

@@ -18,11 +18,11 @@ from pipeline.serve.ui.sessions import Session
 from pipeline.texts import is_unicode
 
 _MAX_BYTES: Final = 16 * 1024  # of a sign-in
-_NOBODY: Final = -1  # whose memory a body takes before it is known who sends it
+_NOBODY: Final = -1  # the account of a body with an unknown sender
 
 
 async def sign_in(context: PageContext, request: Request) -> Response:
-    """Ends the session whose cookie came with it, if any. Raises SignInRefused, TooManyAttempts."""
+    """Signs in, ending the session of the request's cookie, if any. Raises SignInRefused, TooManyAttempts."""
     check_same_site(request)
     body = await context.bodies.object(request, _NOBODY, _MAX_BYTES)
     user, password = body.get("user"), body.get("password")
@@ -49,14 +49,14 @@ async def sign_in(context: PageContext, request: Request) -> Response:
 
 
 async def tell(context: PageContext, request: Request) -> Response:
-    """Who is signed in, and what the page needs to know of the server."""
+    """Who is signed in, and what the web UI needs to know of the server."""
     session = context.session(request)
     return await context.answer(lambda: _told(context, session))
 
 
 async def sign_out(context: PageContext, request: Request) -> Response:
     """Raises OtherAccount."""
-    with suppress(SignInRequired):  # whose session has ended is signed out
+    with suppress(SignInRequired):  # an ended session is signed out
         context.session(request)
     context.sessions.end(request.cookies.get(COOKIE))
     answer = Response(status_code=204, headers={"Clear-Site-Data": '"cache"'})
@@ -80,5 +80,5 @@ def _told(context: PageContext, session: Session) -> Json:
 
 
 def _is_text(value: object) -> TypeGuard[str]:
-    """Whether it is a text that can be encoded: JSON can contain halves of surrogate pairs."""
+    """Whether it is an encodable text: JSON can contain lone surrogates."""
     return isinstance(value, str) and is_unicode(value)

@@ -1,4 +1,4 @@
-"""What there is: counts, runs with their reports, and what the threshold is expected to do."""
+"""The store's overview: counts, runs with reports, and the threshold's expected effect."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from pipeline.store import RunRow
 
 _RUN_COUNT: Final = 50
 _ORDER: Final = "runs"
-# A report is one file with its style and its pictures in it, and nothing to run or to send.
+# A report is one file with its style and pictures inside, and nothing to run or to send.
 _REPORT_POLICY: Final = (
     "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'; "
     "frame-ancestors 'none'; sandbox"
@@ -72,10 +72,10 @@ def runs(visit: Visit) -> Json:
 
 
 def report(visit: Visit) -> Response:
-    """A run's report as it was written. Raises RouteUnknown if there is none that may be shown."""
+    """A run's report as written. Raises RouteUnknown if there is none that may be shown."""
     for run in visit.context.store.runs_of(visit.account_id):
         if run.run_id == visit.request.path_params["run_id"] and (file := _report(visit, run)) is not None:
-            with suppress(FileNotFoundError):  # it was deleted this moment
+            with suppress(FileNotFoundError):  # just deleted
                 data = file.read_bytes()
                 answer = tagged_response(visit.request, data, "text/html; charset=utf-8", "private, no-cache")
                 answer.headers["Content-Security-Policy"] = _REPORT_POLICY
@@ -84,7 +84,7 @@ def report(visit: Visit) -> Response:
 
 
 def _report(visit: Visit, run: RunRow) -> Path | None:
-    """The report of a run over a folder whose photos may be shown: it names their paths. A manifest may name photos
+    """The report of a run over a folder whose photos may be shown, as it names their paths. A manifest may name photos
     anywhere."""
     may_show = run.source_kind == "folder" and visit.context.photos.may_show(run.source)
     return registered_page(visit.context.store, run.run_id) if may_show else None

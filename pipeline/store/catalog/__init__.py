@@ -1,1 +1,1 @@
-"""The DuckDB catalog: its tables, and every query on them."""
+"""The DuckDB catalog: its tables and all queries."""

@@ -17,7 +17,7 @@ from pipeline.store.catalog.opening import utc_now
 from pipeline.store.files.crypto import KEY_BYTES, MasterKey, unwrap_key, wrap_key
 from pipeline.store.records import AccountSummary, Credentials
 
-# About 180 ms and 32 MiB for each attempt, as OWASP's Password Storage Cheat Sheet recommends for scrypt.
+# About 180 ms and 32 MiB, as OWASP's Password Storage Cheat Sheet recommends for scrypt.
 _N, _R, _P = 2**15, 8, 3
 _KEY_BYTES = 32
 _PASSWORD_CHARACTERS = 1000
@@ -25,19 +25,19 @@ _USER_ID = re.compile(r"[A-Za-z0-9._@-]{1,64}")
 
 
 def check_user_id(user_id: str) -> str:
-    """Raises UsageError unless it is 1 to 64 of the characters A-Z a-z 0-9 . _ @ -"""
+    """Raises UsageError unless `user_id` is 1 to 64 of the characters A-Z a-z 0-9 . _ @ -"""
     if not _USER_ID.fullmatch(user_id):
         raise UsageError(message=f'"{user_id}" is not a user id: use 1 to 64 of the characters A-Z a-z 0-9 . _ @ -')
     return user_id
 
 
 def generate_password() -> str:
-    """A random password of 24 characters, 144 bits."""
+    """24 random characters, 144 bits."""
     return secrets.token_urlsafe(18)
 
 
 def check_password(password: str) -> str:
-    """Raises UsageError for a password that no client can send: HTTP cuts white space off the end of a header."""
+    """Raises UsageError if no client can send it: HTTP strips trailing white space from headers."""
     if not password or len(password) > _PASSWORD_CHARACTERS:
         raise UsageError(message=f"A password has 1 to {_PASSWORD_CHARACTERS} characters.")
     if password[-1].isspace() or any(unicodedata.category(character) == "Cc" for character in password):
@@ -46,7 +46,7 @@ def check_password(password: str) -> str:
 
 
 def hash_password(password: str) -> str:
-    """`scrypt$n$r$p$salt$hash`, salt and hash in base64, the salt random."""
+    """`scrypt$n$r$p$salt$hash`; salt (random) and hash in base64."""
     salt = os.urandom(16)
     key = _scrypt(password, salt, _N, _R, _P)
     encoded = [base64.b64encode(data).decode() for data in (salt, key)]
@@ -54,7 +54,7 @@ def hash_password(password: str) -> str:
 
 
 def verify_password(password: str, encoded: str | None) -> bool:
-    """Whether `encoded` is the hash of `password`; False without a hash. Takes the same time either way."""
+    """Whether `encoded` is the hash of `password`; False for None. Takes equally long either way."""
     parts = (encoded or "").split("$")
     if len(parts) != 6 or parts[0] != "scrypt":
         _scrypt(password, bytes(16), _N, _R, _P)
@@ -65,19 +65,19 @@ def verify_password(password: str, encoded: str | None) -> bool:
 
 
 def _scrypt(password: str, salt: bytes, n: int, r: int, p: int) -> bytes:
-    memory = 2 * 128 * n * r * p  # OpenSSL wants a little more than 128 n r p
-    # Clients send "é" as one character or as two (RFC 8265).
+    memory = 2 * 128 * n * r * p  # OpenSSL needs slightly more than 128 n r p
+    # Clients may encode "é" as one character or two (RFC 8265).
     text = unicodedata.normalize("NFC", password).encode()
     return hashlib.scrypt(text, salt=salt, n=n, r=r, p=p, maxmem=memory, dklen=_KEY_BYTES)
 
 
 def user_ids(catalog: Catalog) -> list[str]:
-    """The oldest first."""
+    """Oldest first."""
     return catalog.column("SELECT user_id FROM core.accounts ORDER BY account_id")
 
 
 def summaries(catalog: Catalog) -> list[AccountSummary]:
-    """All accounts, the oldest first."""
+    """All accounts, oldest first."""
     held = directories(catalog)
     rows = catalog.rows("SELECT account_id, user_id, password_hash IS NOT NULL FROM core.accounts ORDER BY account_id")
     return [
@@ -96,15 +96,15 @@ def account_id(catalog: Catalog, user_id: str) -> int:
 
 
 def credentials(catalog: Catalog, user_id: str) -> Credentials | None:
-    """What a password is checked against; None for an unknown user id."""
+    """The account's id and password hash; None for an unknown user id."""
     rows = catalog.rows("SELECT account_id, password_hash FROM core.accounts WHERE user_id = ?", [user_id])
     return Credentials(int(rows[0][0]), rows[0][1]) if rows else None
 
 
 def create_account(catalog: Catalog, user_id: str, password_hash: str | None) -> int:
-    """The new account's id; without a hash no password opens it. In an encrypted store it gets an image key.
+    """Returns the new id. Without a hash no password is accepted.
 
-    Raises AccountExists, UsageError, and MasterKeyMissing while an encrypted store is locked.
+    Raises AccountExists, UsageError; MasterKeyMissing while an encrypted store is locked.
     """
     master_key = _require_master_key(catalog)
     check_user_id(user_id)
@@ -119,16 +119,16 @@ def create_account(catalog: Catalog, user_id: str, password_hash: str | None) ->
 
 
 def set_password(catalog: Catalog, user_id: str, password_hash: str) -> None:
-    """From now on only the password of this hash opens the account. Raises AccountUnknown."""
+    """Raises AccountUnknown."""
     account = account_id(catalog, user_id)
     with catalog.transaction("account"):
         catalog.execute("UPDATE core.accounts SET password_hash = ? WHERE account_id = ?", [password_hash, account])
 
 
 def image_key(catalog: Catalog, account: int) -> bytes | None:
-    """The 32 byte AES key of an account's images; None in a store that is not encrypted.
+    """The 32-byte AES key of an account's images; None if the store is not encrypted.
 
-    Raises MasterKeyMissing while the store is locked, StoreDamaged where the key does not open.
+    Raises MasterKeyMissing while the store is locked, StoreDamaged if the key cannot be unwrapped.
     """
     master_key = _require_master_key(catalog)
     if master_key is None:
@@ -143,7 +143,7 @@ def image_key(catalog: Catalog, account: int) -> bytes | None:
 
 
 def _require_master_key(catalog: Catalog) -> MasterKey | None:
-    """None for a store that is not encrypted. Raises MasterKeyMissing while an encrypted one is locked."""
+    """None if not encrypted. Raises MasterKeyMissing while an encrypted store is locked."""
     if catalog.identity.encrypted and catalog.master_key is None:
         raise MasterKeyMissing(path=catalog.folder.root, detail="the store was opened without one")
     return catalog.master_key

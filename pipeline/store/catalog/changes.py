@@ -1,9 +1,4 @@
-"""The changes of people since a commit, for readers that keep a copy: an entry is one row of the log, a person who was
-inserted, or a reference that was replaced.
-
-An entry is known by the number of its commit and its position in it; numbers have gaps. Of a reference only the latest
-replacement is told. Counters are no changes.
-"""
+"""Changes of people since a commit, for readers that keep a copy ("Changes" in FORMAT.md)."""
 
 from __future__ import annotations
 
@@ -31,11 +26,11 @@ _ENTRIES: Final = """
 """
 
 
-COUNTED: Final = ("persons", "reference_faces", "corrections")  # tables whose rows have the number of their commit
+COUNTED: Final = ("persons", "reference_faces", "corrections")  # tables with a commit_number
 
 
 def begin_again(catalog: Catalog) -> None:
-    """Inside a transaction: what is in the store is known to readers from now on, and only what comes later is told."""
+    """Inside a transaction: restarts the history; only later changes are listed."""
     for table in COUNTED:
         catalog.execute(f"UPDATE core.{table} SET commit_number = ?", [catalog.commit_number])
     catalog.execute(
@@ -49,8 +44,8 @@ def begin_again(catalog: Catalog) -> None:
 
 
 def changes(catalog: Catalog, since: int, account_id: int | None = None, limit: int = 1000) -> ChangesPage:
-    """The entries of the commits after `since`, of one account or of all, in their order: about `limit` of them, for a
-    commit is never cut. Raises ChangesUnknown if the store does not know all of them."""
+    """The entries after commit `since`, of one account or all, in order. Commits are never split, so there may be more
+    than `limit`. Raises ChangesUnknown if `since` is outside the store's history."""
     limit = max(limit, 1)
     start, last = catalog.rows("SELECT changes_from, (SELECT max(number) FROM core.commits) FROM core.store")[0]
     if not start <= since <= last:

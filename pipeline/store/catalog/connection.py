@@ -1,6 +1,6 @@
-"""The catalog: a DuckDB file. Connecting, transactions, reading, and what DuckDB's errors mean to a user.
+"""The catalog, a DuckDB file: connections, transactions, error translation.
 
-A Catalog belongs to one thread: that of its `LocalStore`.
+A Catalog belongs to one thread, its `LocalStore`'s.
 """
 
 from __future__ import annotations
@@ -28,17 +28,16 @@ from pipeline.store.records import Generation, StoreIdentity
 P = ParamSpec("P")
 T = TypeVar("T")
 _SETTINGS: dict[str, str | bool | int | float | list[str]] = {
-    # Otherwise DuckDB would download missing extensions.
+    # Otherwise DuckDB downloads missing extensions.
     "autoinstall_known_extensions": "false",
-    # Never as a part of a COMMIT: on a full disk DuckDB would report a durable commit as failed, and fail all others.
+    # Never within a COMMIT: on a full disk DuckDB would report a durable commit as failed, and fail all later ones.
     "checkpoint_threshold": "1TiB",
 }
 _READING = {"access_mode": "READ_ONLY"}
-# A checkpoint is made at this size of the log: about 900 insertions of 4.7 KB. It delays one commit by 20-90 ms at
-# 100,000 persons. A larger log would delay fewer commits, but a damaged one would cost more of them, and it takes a
-# second per 10 MB to replay.
+# Checkpoint at this log size: about 900 insertions of 4.7 KB. It delays one commit by 20-90 ms at 100,000 persons. A
+# larger log delays fewer commits, but loses more of them if damaged, and takes a second per 10 MB to replay.
 _LOG_BYTES = 4 * 2**20
-_FEW_INSERTED = 64  # rows, and items of their lists, that are written faster as values than from an Arrow table
+_FEW_INSERTED = 64  # up to this many rows or list items, VALUES are faster than an Arrow table
 # DuckDB gives the system's reason only in the message.
 _FULL = re.compile("No space left on device|Disk quota exceeded|File too large|Out of disk", re.IGNORECASE)
 _UNWRITABLE = re.compile(
@@ -54,7 +53,7 @@ def check_cure(root: Path) -> str:
 
 
 def translate(exc: duckdb.Error, root: Path) -> StoreError | duckdb.Error:
-    """The StoreError that a DuckDB error means, or the error itself where the caller made a mistake."""
+    """The corresponding StoreError; the error itself if it is a caller's mistake."""
     text = str(exc).split("\n")[0]
     if _FULL.search(str(exc)):
         return StoreFull(path=root, detail="no space left on device")
@@ -66,8 +65,10 @@ def translate(exc: duckdb.Error, root: Path) -> StoreError | duckdb.Error:
 
 
 def connect(file: Path, root: Path, *, reading: bool = False) -> duckdb.DuckDBPyConnection:
-    """Opens, or makes, a DuckDB file. With `reading` nothing in the folder changes, not even a log that can't be
-    replayed. Raises StoreDamaged, StoreFull, StoreUnwritable."""
+    """Opens or creates a DuckDB file. `reading` changes nothing in its folder, even if the log cannot be replayed.
+
+    Raises StoreDamaged, StoreFull, StoreUnwritable.
+    """
     try:
         return duckdb.connect(str(file), config={**_SETTINGS, **(_READING if reading else {})})
     except duckdb.Error as exc:
@@ -75,13 +76,15 @@ def connect(file: Path, root: Path, *, reading: bool = False) -> duckdb.DuckDBPy
 
 
 def log_of(file: Path) -> Path:
-    """Where DuckDB logs the transactions since the last checkpoint of a catalog."""
+    """DuckDB's log: the transactions since a catalog's last checkpoint."""
     return Path(f"{file}.wal")
 
 
 def last_commit(file: Path, root: Path, opened: duckdb.DuckDBPyConnection | None = None) -> int | None:
-    """The number of the catalog's last transaction; None: they were never counted. Changes nothing; so `opened`, a
-    connection to ask instead of a reading one, is of a catalog that had no log to replay. Raises StoreDamaged."""
+    """The number of the catalog's last transaction; None if they were never counted. Raises StoreDamaged.
+
+    Changes nothing: if given, `opened` must be a connection to a catalog that had no log to replay.
+    """
     try:
         with connect(file, root, reading=True) if opened is None else nullcontext(opened) as connection:
             number: int | None = connection.execute("SELECT max(number) FROM core.commits").fetchall()[0][0]
@@ -93,7 +96,7 @@ def last_commit(file: Path, root: Path, opened: duckdb.DuckDBPyConnection | None
 
 
 def require_all_commits(folder: Folder, file: Path, opened: duckdb.DuckDBPyConnection | None = None) -> int | None:
-    """`last_commit`, where the catalog has all that was committed. Raises StoreDamaged."""
+    """`last_commit`. Raises StoreDamaged if committed transactions are missing."""
     recorded = commit_count.recorded(folder)
     try:
         last = last_commit(file, folder.root, opened)
@@ -111,12 +114,12 @@ def require_all_commits(folder: Folder, file: Path, opened: duckdb.DuckDBPyConne
 
 
 def is_whole(last: int | None, recorded: int | None) -> bool:
-    """Whether a catalog with this last transaction has all that COMMITS recorded."""
+    """Whether a catalog at `last` has all transactions in COMMITS."""
     return (last is None or recorded is not None) and (last or 0) >= (recorded or 0)
 
 
 def lost_commits(file: Path, last: int | None, recorded: int) -> str:
-    """Tells how many transactions are gone. Refused ones are counted as well, so there may have been fewer."""
+    """A message. Refused transactions are counted too, so fewer may have been lost."""
     count = recorded - (last or 0)
     return f"{count} of its last changes are gone: the log {log_of(file).name} or the catalog was lost or damaged"
 
@@ -131,7 +134,7 @@ def _restore_cure(root: Path) -> str:
 
 @contextmanager
 def cleaning_up(path: Path) -> Iterator[None]:
-    """For what follows a commit to the store at `path`. Raises CleanUpLeft if it fails."""
+    """Wraps work after a commit to the store at `path`. Raises CleanUpLeft if it fails."""
     try:
         yield
     except CleanUpLeft:
@@ -147,9 +150,9 @@ def _has_long_list(row: Mapping[str, object]) -> bool:
 class Catalog:
     """An open catalog. Methods raise StoreDamaged, StoreFull and StoreUnwritable."""
 
-    generations: Mapping[int, Generation]  # by number: the current one, and perhaps another; set by `open_catalog`
-    _at: int | None = None  # the generation that queries and changes are about; None: the current one
-    master_key: MasterKey | None = None  # of an encrypted store that is unlocked
+    generations: Mapping[int, Generation]  # by number, the current one first, at most one other; set by `open_catalog`
+    _at: int | None = None  # the generation of queries and changes; None: the current one
+    master_key: MasterKey | None = None  # of an unlocked encrypted store
 
     def __init__(self, folder: Folder, file: Path, *, read_only: bool = False) -> None:
         """Raises StoreDamaged, StoreFull, StoreUnwritable."""
@@ -157,15 +160,15 @@ class Catalog:
         self.folder = folder
         self.read_only = read_only
         self._file = file
-        self._number: int | None = None  # of the last transaction; None: they are not counted yet
+        self._number: int | None = None  # of the last transaction; None: not counted yet
         self._log_is_named = False
         self._long_log = _LOG_BYTES
         self._short_statements = False
-        self._parse = lru_cache(256)(self._parsed)  # every request repeats the same statements
+        self._parse = lru_cache(256)(self._parsed)
 
     @property
     def generation(self) -> int:
-        """That queries and changes are about: the current one, but `at` another."""
+        """That of queries and changes: the current one unless `at` sets another."""
         return next(iter(self.generations)) if self._at is None else self._at
 
     @property
@@ -174,12 +177,12 @@ class Catalog:
 
     @property
     def other(self) -> Generation | None:
-        """The generation that is being built, or is kept beside the current one."""
+        """The generation other than `generation`, if any: in progress, or kept."""
         return next((each for each in self.generations.values() if each.number != self.generation), None)
 
     @contextmanager
     def at(self, generation: int | None) -> Iterator[None]:
-        """For the block, queries and changes are about this generation; None: the current one."""
+        """Within the block, queries and changes use this generation; None: the current one."""
         before, self._at = self._at, generation
         try:
             yield
@@ -198,7 +201,7 @@ class Catalog:
 
     @contextmanager
     def transaction(self, name: str) -> Iterator[Catalog]:
-        """One transaction: committed and durable when the block ends, rolled back when it raises.
+        """One transaction: committed and durable when the block ends, rolled back if it raises.
 
         Raises CleanUpLeft if the disk fails after the COMMIT.
         """
@@ -209,7 +212,7 @@ class Catalog:
             try:
                 yield self
                 if self._number is not None:
-                    self._number += 1  # also if the COMMIT fails: it may be durable, and no other may have its number
+                    self._number += 1  # even if the COMMIT fails: it may be durable, and numbers must be unique
                     self.execute("UPDATE core.commits SET number = ?", [self._number])
                 point(f"{name}.commit")
                 self.connection.execute("COMMIT")
@@ -217,9 +220,9 @@ class Catalog:
                 try:
                     self.connection.execute("ROLLBACK")
                 except duckdb.FatalException:
-                    self._reconnect()  # the log could not be synced: DuckDB refuses all work until it is reopened
+                    self._reconnect()  # the log could not be synced: DuckDB refuses all work until reopened
                 except duckdb.Error:
-                    pass  # a failed COMMIT has rolled back already
+                    pass  # a failed COMMIT has rolled back
                 raise
         with cleaning_up(self.folder.root):
             self._record_commit()
@@ -237,20 +240,20 @@ class Catalog:
 
     def _record_commit(self) -> None:
         if not self._log_is_named:
-            with suppress(FileNotFoundError):  # of a transaction that changed nothing
+            with suppress(FileNotFoundError):  # if the transaction changed nothing
                 log_of(self._file).chmod(PRIVATE_FILE)
-            # DuckDB fsyncs its log, but not the folder with the name of a new log file.
+            # DuckDB fsyncs its log, but not the folder with a new log's name.
             self.folder.sync_folder(".", "catalog")
             self._log_is_named = True
         if self._number is not None:
             commit_count.record(self.folder, self._number)
 
     def count_commits(self, last: int) -> None:
-        """From now on each transaction gets a number, above `last`."""
+        """Numbers the following transactions from `last` + 1."""
         self._number = last
 
     def start_count(self, number: int) -> None:
-        """Makes the catalog and COMMITS agree on the number of the last transaction, whatever they had."""
+        """Sets the last transaction's number in the catalog and COMMITS."""
         if commit_count.recorded(self.folder) is None:
             commit_count.write(self.folder, 0)
         with self.transaction("count_commits"):
@@ -261,8 +264,8 @@ class Catalog:
         self._number = number
 
     def prefer_short_statements(self) -> None:
-        """Makes many small statements faster and a few large ones slower: handing a statement to DuckDB's own threads
-        takes a quarter of its time."""
+        """Speeds up many small statements, slows down a few large ones: passing a statement to DuckDB's threads takes a
+        quarter of its time."""
         self._short_statements = True
         self.execute("SET threads = 1")
 
@@ -291,14 +294,14 @@ class Catalog:
         return self.rows(sql, params)[0][0]
 
     def raise_counters(self, numbers: Mapping[str, int]) -> None:
-        """Makes counters of core.store at least these numbers."""
+        """Raises counters of core.store to at least these numbers."""
         raised = {name: number for name, number in numbers.items() if number}
         if raised:
             values = ", ".join(f"{name} = greatest({name}, ?)" for name in raised)
             self.execute(f"UPDATE core.store SET {values}", list(raised.values()))
 
     def insert(self, table: str, rows: Sequence[Mapping[str, object]]) -> None:
-        """Adds rows, all with the keys of the first; columns that are not named are null."""
+        """Inserts rows, all with the keys of the first; other columns are null."""
         if len(rows) > _FEW_INSERTED or any(map(_has_long_list, rows)):
             with self.tables(new_rows=schema.arrow_table(table, list(rows[0]), rows)):
                 self.execute(f"INSERT INTO core.{table} BY NAME SELECT * FROM new_rows")
@@ -312,7 +315,7 @@ class Catalog:
 
     @contextmanager
     def tables(self, **tables: pa.Table) -> Iterator[None]:
-        """For the block SQL sees these Arrow tables under their names."""
+        """Registers Arrow tables for SQL within the block."""
         for name, table in tables.items():
             self.connection.register(name, table)
         try:
@@ -322,7 +325,7 @@ class Catalog:
                 self.connection.unregister(name)
 
     def keep_log_short(self) -> None:
-        """Between transactions: makes a checkpoint of a long log. Where that fails, the log keeps everything."""
+        """Between transactions: checkpoints a long log. If that fails, the log keeps everything."""
         log = log_of(self._file)
         size = log.stat().st_size if log.exists() else 0
         if size < self._long_log or self.read_only:
@@ -331,7 +334,7 @@ class Catalog:
             self.connection.execute("CHECKPOINT")
             self._long_log = _LOG_BYTES
         except duckdb.Error:
-            # DuckDB refuses all work on a database whose checkpoint failed: a new connection replays its log.
+            # DuckDB refuses all work after a failed checkpoint: a new connection replays the log.
             _log.exception("the checkpoint of the catalog's log failed; it is tried again when the log has grown")
             self._long_log = size + _LOG_BYTES
             self._reconnect()
@@ -349,7 +352,7 @@ class Catalog:
             self._long_log = 0
 
     def submit(self, work: Callable[Concatenate[Catalog, P], T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        """Does the work at once: for what takes an `OpenStore`."""
+        """Calls `work`; part of `OpenStore`."""
         return work(self, *args, **kwargs)
 
     def close(self) -> None:
@@ -357,7 +360,7 @@ class Catalog:
 
 
 class OpenStore(Protocol):
-    """What clean-up works on: a Catalog on its own thread, or from any thread the store that holds it."""
+    """What clean-up works on: a Catalog on its own thread, or a store from any thread."""
 
     @property
     def folder(self) -> Folder: ...
@@ -376,7 +379,7 @@ class OpenStore(Protocol):
 
 @dataclass(frozen=True)
 class StoreAt:
-    """An OpenStore whose current generation is another."""
+    """An OpenStore at another generation."""
 
     store: OpenStore
     generation: int
@@ -404,5 +407,5 @@ class StoreAt:
 
 
 def each_generation(store: OpenStore) -> list[StoreAt]:
-    """The store at each of its generations, for what is done in all."""
+    """The store at each of its generations."""
     return [StoreAt(store, number) for number in store.generations]

@@ -1,4 +1,4 @@
-"""What corrections are decided by: faces and whose they are, facts, and the corrections that were made."""
+"""Input of corrections: faces and their persons, constraints, earlier corrections."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from pipeline.store.records import (
 )
 from pipeline.types import QUALITIES
 
-_TIMES = ("last_occurrence_at", "added_at", "modified_at")  # of a person
+_TIMES = ("last_occurrence_at", "added_at", "modified_at")  # of persons
 _FACT = ", ".join(f"{f.name}::VARCHAR" if f.name in ("person_id", "other_id") else f.name for f in fields(Fact))
 
-# Columns of `StoredFace` of the faces in `wanted`; $1 is the generation. A few faces are looked for in each table, and
-# not joined with all of a million.
+# `StoredFace` columns of the faces in `wanted`; $1: generation. Subqueries avoid joins with a million rows for a few
+# faces.
 _STORED_FACE: Final = """
     f.face_id, f.person_id::VARCHAR, f.outcome, t.similarity_score, t.rejection_reasons, m.path, m.sha256,
     t.x1, t.y1, t.x2, t.y2, t.center_pose_quality * t.sharpness_quality * t.contrast_quality,
@@ -52,7 +52,7 @@ def stored_faces(
     person_ids: Sequence[str],
     media_ids: Sequence[int] = (),
 ) -> list[StoredFace]:
-    """These faces of the directory, and all of these persons and media, by id."""
+    """These faces of the directory, and all faces of these persons and media, by id."""
     rows = catalog.rows(
         f"""
         WITH wanted AS MATERIALIZED (SELECT face_id FROM core.faces
@@ -66,7 +66,7 @@ def stored_faces(
 
 
 def photos_of_runs(catalog: Catalog, account_id: int, directory: str, media_ids: Sequence[int]) -> dict[int, str]:
-    """media_id -> status, of those of the media that are photos of runs in the directory."""
+    """media_id -> status, for those that are photos of runs in the directory."""
     rows = catalog.rows(
         "SELECT media_id, status FROM core.media WHERE account_id = ? AND directory = ? AND run_id IS NOT NULL"
         " AND media_id IN (SELECT unnest(?::BIGINT[]))",
@@ -78,8 +78,8 @@ def photos_of_runs(catalog: Catalog, account_id: int, directory: str, media_ids:
 def faces_to_regroup(
     catalog: Catalog, account_id: int, directory: str
 ) -> tuple[list[FaceToRegroup], dict[int, FaceVector]]:
-    """All faces of the directory but removed ones, in the order of the store: by photo, then from the largest. And the
-    vectors of those that have one, by face id. Raises StoreDamaged."""
+    """All faces of the directory except removed ones, by photo, largest first; and the stored vectors by face id.
+    Raises StoreDamaged."""
     rows = catalog.rows(
         f"""
         WITH wanted AS MATERIALIZED (SELECT face_id FROM core.faces JOIN core.media USING (media_id)
@@ -98,8 +98,8 @@ def faces_to_regroup(
 
 
 def rejected_faces(catalog: Catalog, account_id: int, directory: str) -> pa.Table:
-    """path and sha256 of the photo, ordinal, x1 y1 x2 y2 and QUALITIES of the directory's rejected faces, but for those
-    that are stated to be nobody; in the order of the store."""
+    """path, sha256, ordinal, x1, y1, x2, y2 and QUALITIES of the directory's rejected faces, except those constrained
+    to be nobody; in storage order."""
     return catalog.read(
         f"""
         SELECT m.path, m.sha256, f.ordinal, t.x1, t.y1, t.x2, t.y2, {", ".join(f"t.{name}" for name in QUALITIES)}
@@ -114,7 +114,7 @@ def rejected_faces(catalog: Catalog, account_id: int, directory: str) -> pa.Tabl
 
 
 def reference_faces(catalog: Catalog, person_ids: Sequence[str]) -> dict[str, int]:
-    """person id -> face id of the current reference, of those that have one."""
+    """person id -> face id of the current reference, if any."""
     sql = (
         "SELECT person_id::VARCHAR, face_id FROM core.reference_faces"
         " WHERE generation = ? AND person_id IN (SELECT unnest(?::UUID[]))"
@@ -123,7 +123,7 @@ def reference_faces(catalog: Catalog, person_ids: Sequence[str]) -> dict[str, in
 
 
 def facts_about(catalog: Catalog, face_ids: Sequence[int], person_ids: Sequence[str]) -> list[Fact]:
-    """The facts that mention one of the faces or persons, the oldest first."""
+    """The constraints on these faces or persons, oldest first."""
     rows = catalog.rows(
         f"SELECT {_FACT} FROM core.facts WHERE face_id IN (SELECT unnest($1::BIGINT[]))"
         " OR person_id IN (SELECT unnest($2::UUID[])) OR other_id IN (SELECT unnest($2::UUID[]))"
@@ -136,8 +136,8 @@ def facts_about(catalog: Catalog, face_ids: Sequence[int], person_ids: Sequence[
 def pinned_faces(
     catalog: Catalog, account_id: int, directory: str, hashes: Sequence[str]
 ) -> dict[str, dict[int, str | None]]:
-    """Of photos with these bytes in the directory: SHA-256 -> ordinal of each face that is stated to be somebody -> the
-    person; None: nobody. The latest statement counts."""
+    """SHA-256 -> ordinal -> the person (None: nobody) that the latest constraint assigns, for photos of the directory
+    with these bytes."""
     pinned: dict[str, dict[int, str | None]] = {}
     for sha256, ordinal, person_id in catalog.rows(
         "SELECT m.sha256, f.ordinal, t.person_id::VARCHAR FROM core.facts t JOIN core.faces f ON f.face_id = t.face_id"
@@ -152,8 +152,8 @@ def pinned_faces(
 def correction_to_undo(
     catalog: Catalog, account_id: int, directory: str, correction_id: int | None, origin: str
 ) -> Correction | None:
-    """The directory's correction of this number, undone or not. Without a number: the last one of this origin that is
-    in force, but no undo or redo."""
+    """The directory's correction of this number, undone or not; without a number, the last one of this origin still in
+    force, excluding undos and redos."""
     wanted = "correction_id = $2"
     if correction_id is None:
         wanted = "origin = $2 AND undoes IS NULL AND undone_at IS NULL AND merges_only IS NULL"
@@ -166,7 +166,7 @@ def correction_to_undo(
         return None
     number, kind, undoes, made_at, before, after, undone_at, merges_only, generation = rows[0]
     what = kind
-    if undoes is not None:  # the correction has the rows; for an undo the other way round
+    if undoes is not None:  # the correction has the rows; reversed for an undo
         sql = "SELECT kind, generation, before, after FROM core.corrections WHERE correction_id = ?"
         what, generation, *texts = catalog.rows(sql, [undoes])[0]
         before, after = texts[::-1] if kind == "undo" else texts
@@ -174,19 +174,19 @@ def correction_to_undo(
     since = "correction_id >= ? AND generation <> ? AND directory_id = ?"
     values = [undoes or number, catalog.generation, directory_id(catalog, account_id, directory)]
     by_other_model = bool(catalog.one(f"SELECT count(*) FROM core.corrections WHERE {since}", values))
-    if generation != catalog.generation:  # scores and reasons were of another model
+    if generation != catalog.generation:  # scores and reasons are of another model
         unknown = {"similarity_score": None, "rejection_reasons": None}
         was = replace(was, faces={face_id: {**row, **unknown} for face_id, row in was.faces.items()})
-    if by_other_model:  # which deletes the scores of both
+    if by_other_model:  # the other model deleted the scores of both
         whose = ("person_id", "outcome")
         is_now = replace(is_now, faces={f: {name: row[name] for name in whose} for f, row in is_now.faces.items()})
     return Correction(number, kind, undoes, what, made_at, was, is_now, undone_at, merges_only, by_other_model)
 
 
 def history(catalog: Catalog, account_id: int, directory: str, before: int, count: int) -> pa.Table:
-    """The directory's last `count` corrections, those below the number `before`, the last first: correction_id,
-    made_at, kind, origin, undoes (the number of one), undone, can_be_undone, withdrawn (how many constraints it
-    withdrew), faces (how many it changed), person_ids, gone (how many people it deleted)."""
+    """The directory's last `count` corrections with numbers below `before`, latest first: correction_id, made_at, kind,
+    origin, undoes, undone, can_be_undone, withdrawn (number of withdrawn constraints), faces (number changed),
+    person_ids, gone (number of deleted persons)."""
     return catalog.read(
         """
         WITH wanted AS MATERIALIZED (SELECT correction_id, undoes FROM core.corrections
@@ -212,7 +212,7 @@ def history(catalog: Catalog, account_id: int, directory: str, before: int, coun
 def corrected_since(
     catalog: Catalog, account_id: int, directory: str, since: datetime, person_ids: Sequence[str], own: Sequence[int]
 ) -> list[CorrectedSince]:
-    """What was corrected about these persons after a moment, or taken back, the oldest first; but for `own`."""
+    """Corrections of these persons made or undone (not both) after `since`, oldest first, except `own`."""
     rows = catalog.rows(
         """
         SELECT correction_id, kind, coalesce(undone_at, made_at), undone_at IS NOT NULL FROM core.corrections
@@ -227,8 +227,7 @@ def corrected_since(
 
 
 def last_merges(catalog: Catalog, account_id: int, directory: str) -> dict[str, tuple[str, str | None, str | None]]:
-    """Of the persons whose parent a correction set, not undone: person id -> the last one's kind, and the parent before
-    it and after it."""
+    """person id -> (kind, old parent, new parent) of the last correction, not undone, that set the person's parent."""
     found: dict[str, tuple[str, str | None, str | None]] = {}
     for kind, *texts in catalog.rows(
         """
@@ -255,9 +254,10 @@ def keep(
     now: datetime,
     facts: Sequence[Fact],
 ) -> None:
-    """Adds a change to the log; `facts` are its new constraints as they are stored, `position` is its place among the
-    changes of its transaction. An undo, or a redo, has no rows of its own, says of the correction that it
-    `undoes` whether it is in force, and takes the place of the undos and redos of it before."""
+    """Adds a change to the log. `facts`: its new constraints as stored; `position`: its place in its transaction.
+
+    An undo or redo stores no rows, but updates `undone_at` of the correction and of earlier undos and redos.
+    """
     undoes = change.undoes
     if undoes is not None:
         sql = "UPDATE core.corrections SET undone_at = ? WHERE"
@@ -289,14 +289,14 @@ def keep(
 
 
 def to_json(rows: Rows, facts: Sequence[Fact] | None = None) -> str:
-    """As core.corrections has them; with these `facts` instead of its own."""
+    """The format of core.corrections; `facts` replace its own."""
     facts = rows.facts if facts is None else facts
     texts = {**rows.texts, "facts": json.dumps([vars(fact) for fact in facts], default=str)}
     return "{" + ", ".join(f'"{name}": {text}' for name, text in texts.items()) + "}"
 
 
 def rows_of_json(text: str) -> Rows:
-    """The rows that `to_json` wrote."""
+    """The inverse of `to_json`."""
     found = json.loads(text)
     return Rows(
         persons={person_id: _person(columns) for person_id, columns in found["persons"].items()},

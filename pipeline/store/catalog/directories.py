@@ -1,4 +1,4 @@
-"""Directories: an account's named sets of identities. One exists while it holds an identity."""
+"""Directories: an account's named sets of identities. A directory exists while it holds an identity."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pipeline.store.schema import MAX_DIRECTORIES
 
 
 def directory_id(catalog: Catalog, account_id: int, name: str) -> int | None:
-    """The directory's id; None while it holds no identity."""
+    """The directory's id; None if it holds no identity."""
     rows = catalog.rows(
         "SELECT directory_id FROM core.directories WHERE account_id = ? AND name = ?", [account_id, name]
     )
@@ -25,7 +25,7 @@ def directory_ids(catalog: Catalog) -> list[int]:
 
 
 def require_directory(catalog: Catalog, account_id: int, name: str) -> int:
-    """Its id. Raises DirectoryUnknown."""
+    """The directory's id. Raises DirectoryUnknown."""
     number = directory_id(catalog, account_id, name)
     if number is None:
         others = [row.name for row in directories(catalog) if row.account_id == account_id]
@@ -34,13 +34,13 @@ def require_directory(catalog: Catalog, account_id: int, name: str) -> int:
 
 
 def person_ids(catalog: Catalog, account_id: int, name: str) -> list[str]:
-    """The persons of a directory. Raises DirectoryUnknown."""
+    """The directory's persons. Raises DirectoryUnknown."""
     number = require_directory(catalog, account_id, name)
     return catalog.column("SELECT person_id::VARCHAR FROM core.persons WHERE directory_id = ? ORDER BY seq", [number])
 
 
 def make_directory(catalog: Catalog, account_id: int, name: str, now: datetime) -> int:
-    """Adds a directory inside the transaction that brings its first identity; returns its id.
+    """Adds a directory, in the transaction that adds its first identity; returns its id.
 
     Raises TooManyDirectories, and StoreError for an unknown account.
     """
@@ -55,8 +55,8 @@ def make_directory(catalog: Catalog, account_id: int, name: str, now: datetime) 
 
 
 def drop_if_empty(catalog: Catalog, directory: int) -> None:
-    """Deletes a directory without identities, its index segments and its corrections. Of those that tell who was
-    deleted only that stays."""
+    """Deletes a directory without identities, with its segments and corrections. Corrections that deleted persons keep
+    only their ids."""
     if catalog.rows("SELECT 1 FROM core.persons WHERE directory_id = ? LIMIT 1", [directory]):
         return
     catalog.execute("DELETE FROM core.corrections WHERE directory_id = ? AND gone IS NULL", [directory])
@@ -70,14 +70,14 @@ def drop_if_empty(catalog: Catalog, directory: int) -> None:
 
 
 def drop_segments(catalog: Catalog, directory: int) -> None:
-    """Inside a transaction: no segment has references of the directory any more. The files are deleted later."""
+    """Inside a transaction: removes the directory's segments and tombstones. The files are deleted later."""
     files = catalog.column("DELETE FROM core.segments WHERE directory_id = ? RETURNING file", [directory])
     catalog.execute("DELETE FROM core.tombstones WHERE directory_id = ?", [directory])
     cleanup.delete_later(catalog, files)
 
 
 def directories(catalog: Catalog) -> list[DirectoryRow]:
-    """The directories of all accounts, by account and age; each holds an identity."""
+    """All accounts' directories, by account and age."""
     rows = catalog.rows(
         "SELECT d.account_id, a.user_id, d.name, coalesce(p.identities, 0), coalesce(p.records, 0)"
         " FROM core.directories d JOIN core.accounts a ON a.account_id = d.account_id"

@@ -1,4 +1,4 @@
-"""core.files: the rows that the store has of each source, and what tells without reading whether a file changed."""
+"""core.files: the known rows of each source, and the file states by which changes are detected without reading."""
 
 from __future__ import annotations
 
@@ -25,19 +25,18 @@ from pipeline.store.records import (
 )
 from pipeline.types import DUPLICATE_ROW
 
-# Not known: a row that repeats another of its run; and a file that changed while a run was at work, so that the next
-# one takes it up.
+# Not known: repeated rows of a run, and files that changed during a run, so that the next run processes them.
 _KNOWN: Final = f"status <> '{DUPLICATE_ROW}' AND (sha256 IS NOT NULL OR status <> '{ImageChanged.status}')"
 
 _OF_SOURCE: Final = {"media": "t.run_id IN (SELECT run_id FROM core.runs WHERE source = ?)", "files": "t.source = ?"}
 
 
 def known_files(catalog: Catalog, source: str, account_id: int, after: int, limit: int) -> pa.Table:
-    """KNOWN_FILES_SCHEMA: the first `limit` rows committed from a source whose media_id is above `after`, by it.
+    """KNOWN_FILES_SCHEMA: the source's first `limit` committed rows with media_id > `after`, ascending.
 
-    A file that could not be read has no hash. The times and the inode are null where they would not tell that the file
-    changed since it was read; they were seen at `seen_at`. `gone_at`: since when the file is missed. `label`: a digest
-    (`digests_of_labels`), null where the row has no label, or ERASED.
+    `sha256` is null if the file could not be read. Times and inode, seen at `seen_at`, are null if they cannot prove
+    that the file is unchanged. `gone_at`: missing since then. `label`: a digest (`digests_of_labels`), null without a
+    label, or ERASED.
     """
     return catalog.read(
         "SELECT f.path, f.directory, f.media_id, m.sha256, f.size, f.mtime_ns, f.ctime_ns, f.inode, f.seen_at,"
@@ -48,7 +47,7 @@ def known_files(catalog: Catalog, source: str, account_id: int, after: int, limi
 
 
 def sources(catalog: Catalog, account_id: int) -> list[SourceSummary]:
-    """The sources that an account's store has rows of, by path."""
+    """The account's sources with committed rows, by path."""
     rows = catalog.rows(
         "SELECT source, kind, count(DISTINCT path) FROM core.files JOIN (SELECT source,"
         " arg_max(source_kind, started_at) AS kind FROM core.runs WHERE account_id = $1 GROUP BY source) USING (source)"
@@ -59,13 +58,13 @@ def sources(catalog: Catalog, account_id: int) -> list[SourceSummary]:
 
 
 def note_scan(catalog: Catalog, source: str, account_id: int, notes: ScanNotes) -> None:
-    """Keeps what a scan of a source found, in one transaction. Where it planned a run, `plan_run` does."""
+    """Stores scan results in one transaction, if the scan planned no run (then `plan_run` does)."""
     with catalog.transaction("note_scan"):
         note(catalog, source, account_id, notes)
 
 
 def note(catalog: Catalog, source: str, account_id: int, notes: ScanNotes) -> None:
-    """The same inside a transaction."""
+    """`note_scan` inside a transaction."""
     if notes.source is not None:
         _move_source(catalog, source, account_id, notes.source)
         forgotten.remember(catalog, account_id, forgotten.PATH, notes.forgotten)
@@ -123,8 +122,8 @@ def _note_states(catalog: Catalog, read_again: Sequence[ReadAgain], now: datetim
 
 
 def add(catalog: Catalog, source: str, account_id: int, media: pa.Table) -> None:
-    """Inside the transaction of a shard, in which `new_media` (`media`), `new_faces` and `new_files` are its tables:
-    its rows are known from now on. Labels of forgotten faces, and at a path whose label was erased, are erased."""
+    """Inside a shard's transaction, with its tables as `new_media` (= `media`), `new_faces` and `new_files`: adds its
+    rows. Erases labels of forgotten faces, and labels at paths whose label was erased."""
     with catalog.tables(labels=labels_of_media(_key(catalog), media)):
         catalog.execute(
             "INSERT INTO core.files BY NAME SELECT ? AS source, ? AS account_id, m.path, m.directory, m.media_id,"
@@ -144,8 +143,7 @@ def add(catalog: Catalog, source: str, account_id: int, media: pa.Table) -> None
 def labelled_photos(
     catalog: Catalog, account_id: int, directory: str, media_ids: Sequence[int], person_ids: Sequence[str]
 ) -> list[LabelledPhoto]:
-    """These photos of a directory; and those with a label whose largest face is one of the persons', unless they
-    vanished."""
+    """These photos of a directory, and labelled ones, not missing, whose largest face is one of the persons'."""
     rows = catalog.rows(
         "SELECT f.media_id, f.path, f.label, c.face_id, c.person_id::VARCHAR, c.outcome FROM core.files f"
         " LEFT JOIN core.faces c ON c.media_id = f.media_id AND c.ordinal = 0"
@@ -157,24 +155,24 @@ def labelled_photos(
 
 
 def digests_of_labels(catalog: Catalog, labels: Sequence[Label]) -> list[str | None]:
-    """Of each label the digest that `core.files` has of it; None of one that says nothing."""
+    """Each label's digest as in `core.files`; None for an empty label."""
     return label_digests(_key(catalog), labels)
 
 
 def note_labels(catalog: Catalog, labels: Sequence[MediaLabel]) -> None:
-    """Keeps what the source says now of these media, in one transaction."""
+    """Stores the current labels of these media, in one transaction."""
     with catalog.transaction("note_labels"):
         set_labels(catalog, labels)
 
 
 def set_labels(catalog: Catalog, labels: Sequence[MediaLabel]) -> None:
-    """The same inside a transaction."""
+    """`note_labels` inside a transaction."""
     media, names, external_ids = zip(*labels, strict=True)
     digests = label_digests(_key(catalog), zip(names, external_ids, strict=True))
     texts = {"name": names, "external_id": external_ids, "label": digests}
     said = {name: pa.array(column, pa.string()) for name, column in texts.items()}
     with catalog.tables(said=pa.table({"media_id": pa.array(media, pa.int64()), **said})):
-        # Not of a row whose label was erased since it was compared.
+        # Skips rows whose label was erased since the comparison.
         catalog.execute(
             "UPDATE core.media m SET name = s.name, external_id = s.external_id FROM said s, core.files f"
             f" WHERE m.media_id = s.media_id AND f.media_id = s.media_id AND f.label IS DISTINCT FROM '{ERASED}'"
@@ -186,8 +184,8 @@ def set_labels(catalog: Catalog, labels: Sequence[MediaLabel]) -> None:
 
 
 def erase_labels(catalog: Catalog, media: Sequence[int]) -> None:
-    """Inside a transaction: what the source said of these media is kept neither there nor in the rows that repeat them
-    in their runs, and not compared any more."""
+    """Inside a transaction: deletes the labels of these media and of the rows that repeat them in their runs; they are
+    no longer compared."""
     if not media:
         return
     these = "media_id IN (SELECT unnest($1::BIGINT[]))"

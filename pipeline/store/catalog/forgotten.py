@@ -1,8 +1,4 @@
-"""What runs must not take up again, as digests under a key of the store: no path, hash or face can be read from them.
-
-The kinds, and the text of each (FORMAT.md): PATH, the path of a photo; BYTES, the SHA-256 of its bytes; FACE, one face
-of a photo, as `face_text` has it.
-"""
+"""What runs must not import again, as keyed digests that reveal no path, hash or face. The kinds: see FORMAT.md."""
 
 from __future__ import annotations
 
@@ -20,17 +16,17 @@ PHOTOS: Final = frozenset({PATH, BYTES})
 
 
 def face_text(sha256: str, ordinal: int) -> str:
-    """The face at this place, from the largest, of a photo with these bytes."""
+    """The text of a photo's face; ordinals count from the largest."""
     return f"{sha256}:{ordinal}"
 
 
 def digests(catalog: Catalog, kind: str, texts: Sequence[str]) -> list[str]:
-    """The keyed hash of each text."""
+    """The texts' keyed digests."""
     return keyed_digests(catalog.one("SELECT fact_key FROM core.store"), kind, texts)
 
 
 def remember(catalog: Catalog, account_id: int, kind: str, texts: Iterable[str]) -> None:
-    """Inside a transaction: adds what the account's runs leave out from now on."""
+    """Inside a transaction: adds texts that the account's runs skip from now on."""
     wanted = sorted(set(texts))
     known = forgotten(catalog, account_id, kind, wanted)
     rows = [text for text in wanted if text not in known]
@@ -41,18 +37,18 @@ def remember(catalog: Catalog, account_id: int, kind: str, texts: Iterable[str])
 
 
 def forgotten_faces(catalog: Catalog, account_id: int, faces: Sequence[tuple[str, int]]) -> set[tuple[str, int]]:
-    """Those of the faces (SHA-256 of the photo, ordinal) that are forgotten."""
+    """The forgotten ones of these faces (photo's SHA-256, ordinal)."""
     texts = {face_text(*face): face for face in faces}
     return {texts[text] for text in forgotten(catalog, account_id, FACE, list(texts))}
 
 
 def forgotten_photos(catalog: Catalog, account_id: int, paths: Sequence[str], hashes: Sequence[str]) -> set[str]:
-    """Those of the paths and of the hashes of bytes that are of forgotten photos."""
+    """The paths and SHA-256 hashes that belong to forgotten photos."""
     return forgotten(catalog, account_id, PATH, paths) | forgotten(catalog, account_id, BYTES, hashes)
 
 
 def forgotten(catalog: Catalog, account_id: int, kind: str, texts: Sequence[str]) -> set[str]:
-    """Those of the texts that are forgotten."""
+    """The forgotten ones of these texts."""
     by_digest = dict(zip(digests(catalog, kind, texts), texts, strict=True))
     found = catalog.column(
         "SELECT digest FROM core.forgotten WHERE account_id = ? AND kind = ?"

@@ -1,5 +1,4 @@
-"""What the catalog has of images and their faces: for runs, so that no work is done twice, and for those who judge or
-compare what a store holds."""
+"""Images and their faces: to avoid repeated work in runs, and to evaluate a store."""
 
 from __future__ import annotations
 
@@ -21,8 +20,8 @@ _THESE_MEDIA = "media_id IN (SELECT unnest(?::BIGINT[]))"
 def media_of_hashes(catalog: Catalog, account_id: int, hashes: Sequence[str]) -> dict[str, int]:
     """sha256 -> media_id of the first row with these bytes whose faces all have a stored embedding.
 
-    Only rows of the account: nothing may tell one account what another one holds. And only rows of runs: the row of a
-    posted image has only those of its faces that became references.
+    Only rows of this account (accounts must not learn of each other's photos) and of runs (posted images only have
+    faces that became references).
     """
     with catalog.tables(wanted_hashes=pa.table({"sha256": pa.array(list(hashes), pa.string())})):
         rows = catalog.rows(
@@ -48,10 +47,10 @@ def media_of_hashes(catalog: Catalog, account_id: int, hashes: Sequence[str]) ->
 
 
 def faces_of_media(catalog: Catalog, media_ids: Sequence[int]) -> pa.Table:
-    """media_id, ordinal, the detection's columns, pixel_hash, width, height, format, embedding, other: all faces of
-    these media that have detections, by media_id and ordinal; `other` has the fields of `Measured`.
+    """media_id, ordinal, the detection's columns, pixel_hash, width, height, format, embedding, other: these media's
+    faces with detections, by media_id and ordinal. `other`: the fields of `Measured`.
 
-    Raises StoreDamaged where a face has no stored embedding.
+    Raises StoreDamaged if a face has no stored embedding.
     """
     with catalog.tables(wanted_media=pa.table({"media_id": pa.array(list(media_ids), pa.int64())})):
         table = catalog.read(
@@ -73,7 +72,7 @@ def faces_of_media(catalog: Catalog, media_ids: Sequence[int]) -> pa.Table:
 
 
 def _others(catalog: Catalog, face_ids: IntArray) -> pa.Array:
-    """The faces as the other generation has them: null without one, and of faces that have no vector there."""
+    """The faces in the other generation; null if there is none, or if the face has no vector there."""
     others: dict[int, dict[str, Any]] = {}
     if catalog.other is not None:
         model = catalog.other.identity.model
@@ -92,8 +91,8 @@ def _others(catalog: Catalog, face_ids: IntArray) -> pa.Array:
 
 
 def whole_images(catalog: Catalog, media_ids: Sequence[int]) -> dict[int, dict[str, Any]]:
-    """media_id -> pixel_hash, width, height and format, also of images without a face; but for those that lost a face
-    with its person: only their pixels show it again."""
+    """media_id -> pixel_hash, width, height, format. Includes images without faces; omits those with a removed face,
+    which only decoding shows again."""
     sql = f"""
         SELECT media_id, pixel_hash, width, height, format FROM core.media WHERE {_THESE_MEDIA}
             AND media_id NOT IN (SELECT media_id FROM core.faces WHERE outcome = 'removed' AND {_THESE_MEDIA})
@@ -102,23 +101,23 @@ def whole_images(catalog: Catalog, media_ids: Sequence[int]) -> dict[int, dict[s
 
 
 def media_of_rows(catalog: Catalog, run_id: str, rows: Sequence[int]) -> dict[int, int]:
-    """Row of the run's manifest -> media_id, for those of the rows that are in."""
+    """Manifest row -> media_id, for the committed ones of these rows."""
     sql = "SELECT row, media_id FROM core.media WHERE run_id = ? AND row IN (SELECT unnest(?::BIGINT[]))"
     return dict(catalog.rows(sql, [run_id, list(rows)])) if rows else {}
 
 
-# The faces of photos by their paths. The latest row of a path counts. A photo that shows a removed face is marked
-# `deleted`: which of its faces was nearest the centre, and how many there were, nobody can tell any more.
+# Faces of photos by path; the latest row of a path counts. Photos with a removed face are `deleted`: their number of
+# faces, and the most central one, are unknown.
 
-# A table of media_id: the latest row of each path in a directory ($2) of an account ($1).
+# media_id of the latest row of each path in directory $2 of account $1.
 _LATEST_ROWS: Final = f"""
     SELECT max(media_id) AS media_id FROM core.media
     WHERE account_id = $1 AND directory = $2 AND path IS NOT NULL AND status <> '{DUPLICATE_ROW}'
     GROUP BY path
 """
 _DELETED: Final = "m.media_id IN (SELECT media_id FROM core.faces WHERE outcome = 'removed') AS deleted"
-# The face whose centre lies nearest the photo's centre (squares of twice the distance, which order alike); of faces
-# that are equally near the larger one, which has the lower id.
+# The face with its centre nearest the photo's (compares squares of twice the distance); ties go to the larger face,
+# which has the lower id.
 _NEAREST: Final = """
     QUALIFY row_number() OVER (
         PARTITION BY m.media_id
@@ -128,8 +127,8 @@ _NEAREST: Final = """
 
 
 def detected_faces(catalog: Catalog, account_id: int, directory: str) -> pa.Table:
-    """path, status, reason, deleted, x1, y1, x2, y2, confidence: a row for each face of each photo of a directory,
-    rejected ones too, by path; one without box where a photo shows none."""
+    """path, status, reason, deleted, x1, y1, x2, y2, confidence: all faces of a directory's photos, rejected ones too,
+    by path; one row without box for a photo without faces."""
     return catalog.read(
         f"""
         SELECT m.path, m.status, m.reason, {_DELETED}, f.x1, f.y1, f.x2, f.y2, f.confidence
@@ -141,8 +140,8 @@ def detected_faces(catalog: Catalog, account_id: int, directory: str) -> pa.Tabl
 
 
 def central_identities(catalog: Catalog, account_id: int, directory: str) -> pa.Table:
-    """path, status, reason, deleted, identity, faces: a row for each photo of a directory, with the identity (of a
-    merged one its root) of the face nearest the centre, and the number of faces."""
+    """path, status, reason, deleted, identity, faces: per photo of a directory, the identity (a merged set's root) of
+    the most central face, and the number of faces."""
     return catalog.read(
         f"""
         SELECT m.path, m.status, m.reason, {_DELETED}, p.root_person_id AS identity,
@@ -157,11 +156,11 @@ def central_identities(catalog: Catalog, account_id: int, directory: str) -> pa.
 
 
 def central_faces(catalog: Catalog, paths: Sequence[str]) -> pa.Table:
-    """media_id, path, status, reason, face_id, file, deleted: a row for each of the photos, with the face
-    nearest the centre, in whatever directory, and its embedding shard (null: none, the gate rejected the face).
+    """media_id, path, status, reason, face_id, file, deleted: per path, in any directory, the most central face and its
+    embedding shard (null if the quality gate rejected it).
 
-    The rows with the latest bytes of a path count, and among their faces one whose embedding is stored comes first: the
-    gate of another directory may have rejected it. One that waits for compaction counts as none.
+    Uses the rows with a path's latest bytes, and prefers a face with a stored embedding: another directory's gate may
+    have rejected it. A pending embedding counts as none.
     """
     return catalog.read(
         f"""
@@ -186,7 +185,7 @@ def central_faces(catalog: Catalog, paths: Sequence[str]) -> pa.Table:
 
 
 def named_photos(catalog: Catalog, account_id: int, directory: str) -> pa.Table:
-    """path, name: by path, the photos of a directory that a run got a name with."""
+    """path, name: the directory's photos with a name from a run, by path."""
     return catalog.read(
         f"""
         SELECT path, name FROM ({_LATEST_ROWS}) JOIN core.media USING (media_id) WHERE name IS NOT NULL ORDER BY path
@@ -196,7 +195,7 @@ def named_photos(catalog: Catalog, account_id: int, directory: str) -> pa.Table:
 
 
 def photo_records(catalog: Catalog) -> pa.Table:
-    """path, and the fields of PhotoRecord: what became of each file of every account and directory, by its last row."""
+    """path and the fields of PhotoRecord, from the last row of each file, in all accounts and directories."""
     return catalog.read(
         """
         SELECT m.path, m.status, (SELECT count(*) FROM core.faces c WHERE c.media_id = m.media_id) AS faces,

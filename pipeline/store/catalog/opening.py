@@ -1,7 +1,7 @@
-"""Recognises a store's folder, makes a new store in it, or opens the one that is there.
+"""Recognises, creates or opens a store's folder.
 
-CURRENT names the catalog and is written last, so a folder without CURRENT holds no store yet. A creation that
-was killed leaves only what is listed in _LEFTOVERS; the next creation removes it and starts again.
+CURRENT is written last: a folder without it holds no store yet. An interrupted creation leaves only _LEFTOVERS, which
+the next one removes.
 """
 
 from __future__ import annotations
@@ -32,29 +32,28 @@ CURRENT_NAME = "CURRENT"
 CATALOG_NAME = "catalog-0001.duckdb"
 INTENTS_NAME = "INTENTS"  # see cleanup.py
 PARTS = ("embeddings", "objects", "references", "runs")
-_NEW_CATALOG = "catalog-0001.new.duckdb"  # not *.tmp: that is DuckDB's folder for spilling
+_NEW_CATALOG = "catalog-0001.new.duckdb"  # not *.tmp: DuckDB spills into that folder
 _LEFTOVERS = (_NEW_CATALOG, _NEW_CATALOG + ".wal", CURRENT_NAME + TEMPORARY, COMMITS_NAME + TEMPORARY)
 _CATALOG_PATTERN = re.compile(r"catalog-\d{4,}\.duckdb")
 _JSON_COLUMNS = ("preprocessing", "calibration", "output_settings")
-# The fields of StoreIdentity that a generation has; the others are those of the store.
+# The fields of StoreIdentity stored per generation; the others belong to the store.
 OF_GENERATION: Final = tuple(
     field.name for field in dataclasses.fields(StoreIdentity) if field.name in schema.TABLES["generations"]
 )
-_SECRET: Final = "{secret}"  # in a statement: 32 random bytes in hexadecimal
+_SECRET: Final = "{secret}"  # placeholder in a statement: 32 random bytes in hexadecimal
 
 
 def _label_files(catalog: Catalog) -> None:
-    """The digests of the labels that the known files have."""
+    """Fills core.files.label of the known files."""
     media = catalog.read("SELECT media_id, name, external_id FROM core.media JOIN core.files USING (media_id)")
     with catalog.tables(labels=labels_of_media(catalog.one("SELECT fact_key FROM core.store"), media)):
         catalog.execute("UPDATE core.files f SET label = l.label FROM labels l WHERE f.media_id = l.media_id")
 
 
-# Upgrades: version -> the statements and steps that make the next one of it, in one transaction.
+# version -> the statements and steps of the upgrade to the next version, run in one transaction.
 _UPGRADES: Final[dict[int, tuple[str | Callable[[Catalog], None], ...]]] = {
-    # 2: images may be encrypted; a person has tags and a flag; a pending embedding is stored as bytes, because DuckDB
-    # 2.0 logs all lists of a table again with each one that is added (version 1 never stored one). The manifests of
-    # finished runs are deleted, as finishing a run now does.
+    # 2: encryption, tags, hidden persons. Pending embeddings as bytes: DuckDB 2.0 logs all lists of a table again with
+    # each insertion (version 1 never stored one). `finish_run` now deletes manifests.
     1: (
         "ALTER TABLE core.store ADD COLUMN master_key_id VARCHAR",
         "ALTER TABLE core.accounts ADD COLUMN image_key VARCHAR",
@@ -65,20 +64,19 @@ _UPGRADES: Final[dict[int, tuple[str | Callable[[Catalog], None], ...]]] = {
         "INSERT INTO core.pending_deletes SELECT 'runs/' || run_id || '/manifest.parquet', finished_at FROM core.runs"
         " WHERE state = 'finished'",
     ),
-    # 3: a person has a first and a last name and what else clients keep; replaced images are remembered for a day.
+    # 3: first and last names, client metadata, replaced images.
     2: (
         "ALTER TABLE core.persons ADD COLUMN first_name VARCHAR",
         "ALTER TABLE core.persons ADD COLUMN last_name VARCHAR",
         "ALTER TABLE core.persons ADD COLUMN metadata VARCHAR",
         "CREATE TABLE core.replaced_images (image_guid VARCHAR, person_id UUID, replaced_at TIMESTAMP)",
     ),
-    # 4: pixels are hashed under a key. A store without one goes on with SHA-256, as its hashes are.
+    # 4: pixel hashes are keyed; a store without a key continues with SHA-256.
     3: (
         "ALTER TABLE core.store ADD COLUMN pixel_key VARCHAR",
         "ALTER TABLE core.media RENAME COLUMN pixel_sha256 TO pixel_hash",
     ),
-    # 5: corrections are kept and can be undone; what they state holds in later runs; files are known without reading
-    # them; what was forgotten is kept as digests under a key.
+    # 5: undo, constraints, recognition of unchanged files, keyed digests of forgotten items.
     4: (
         *schema.table_statements("facts", "corrections", "files", "forgotten", "page_subjects"),
         "ALTER TABLE core.store ADD COLUMN next_correction_id BIGINT",
@@ -92,9 +90,9 @@ _UPGRADES: Final[dict[int, tuple[str | Callable[[Catalog], None], ...]]] = {
         f"UPDATE core.files SET label = '{ERASED}' WHERE media_id IN"
         " (SELECT media_id FROM core.faces WHERE ordinal = 0 AND outcome = 'removed')",
     ),
-    # 6: an undo is a correction of its own, which names the one that it undoes.
+    # 6: an undo is a correction of its own.
     5: ("ALTER TABLE core.corrections ADD COLUMN IF NOT EXISTS undoes BIGINT",),
-    # 7: persons, references and corrections say which transaction brought them, for readers of changes.
+    # 7: transaction numbers, for readers of changes.
     6: (
         *(f"ALTER TABLE core.{table} ADD COLUMN IF NOT EXISTS commit_number BIGINT" for table in changes.COUNTED),
         "ALTER TABLE core.corrections ADD COLUMN IF NOT EXISTS position BIGINT",
@@ -102,13 +100,12 @@ _UPGRADES: Final[dict[int, tuple[str | Callable[[Catalog], None], ...]]] = {
         "ALTER TABLE core.store ADD COLUMN changes_from BIGINT",
         changes.begin_again,
     ),
-    # 8: the references of a directory are in index segments, which are written when it is first read. The matrices that
-    # they take the place of are files that no row names, and deleted as such.
+    # 8: index segments, written when a directory is first read; the former matrices are deleted as unnamed files.
     7: (
         *schema.table_statements("segments", "tombstones"),
         "DELETE FROM core.pending_deletes WHERE regexp_full_match(path, 'references/g[0-9]+/[0-9]+')",
     ),
-    # 9: what depends on a model belongs to a generation, of which there may be two.
+    # 9: generations.
     8: (
         *schema.table_statements("generations"),
         "INSERT INTO core.generations BY NAME SELECT current_generation AS generation, created_at AS begun_at,"
@@ -127,25 +124,25 @@ _UPGRADES: Final[dict[int, tuple[str | Callable[[Catalog], None], ...]]] = {
 
 
 def utc_now() -> datetime:
-    """Now in UTC, naive, as the catalog keeps it."""
+    """UTC, naive, as in the catalog."""
     return datetime.now(timezone.utc).replace(tzinfo=None)
 
 
 def has_store(root: Path) -> bool:
-    """Whether `root` holds a store (or a damaged one's CURRENT)."""
+    """Also true for a damaged store that still has CURRENT."""
     return (root / CURRENT_NAME).exists()
 
 
 def require_store(folder: Folder) -> None:
-    """Raises StoreMissing where there is none, or only what a creation left that was cut off; StoreDamaged where parts
-    of a store lie without CURRENT."""
+    """Raises StoreMissing if there is no store or only an interrupted creation; StoreDamaged if parts of a store exist
+    without CURRENT."""
     if not has_store(folder.root):
         _require_unfinished(folder)
         raise StoreMissing(path=folder.root)
 
 
 def require_place(root: Path) -> None:
-    """Raises StoreUnwritable where no new store can be made: `root` is a file, or a folder with other files."""
+    """Raises StoreUnwritable if `root` is a file or a folder with foreign files."""
     if root.exists() and not root.is_dir():
         raise StoreUnwritable(path=root, detail="it is a file; give a folder")
     if not root.exists() or has_store(root):
@@ -171,9 +168,9 @@ def require_place(root: Path) -> None:
 
 
 def create_store(folder: Folder, identity: StoreIdentity) -> None:
-    """Makes an empty store under the lock. The same call again finishes one that was killed half-way.
+    """Creates an empty store; requires the lock. Calling it again completes an interrupted creation.
 
-    Raises StoreDamaged where a committed catalog or other parts lie there without CURRENT.
+    Raises StoreDamaged if a committed catalog or other parts exist without CURRENT.
     """
     _require_unfinished(folder)
     with disk_errors(folder.root):
@@ -186,7 +183,7 @@ def create_store(folder: Folder, identity: StoreIdentity) -> None:
 
 
 def _require_unfinished(folder: Folder) -> None:
-    """Raises StoreDamaged where a store without CURRENT has been in use."""
+    """Raises StoreDamaged if a store without CURRENT was in use."""
     filled = [part for part in PARTS if folder.path(part).exists() and any(folder.path(part).iterdir())]
     if filled:
         raise _without_current(folder.root, f"it holds {', '.join(filled)}, but no file {CURRENT_NAME}")
@@ -195,7 +192,7 @@ def _require_unfinished(folder: Folder) -> None:
 
 
 def _is_empty_catalog(folder: Folder) -> bool:
-    """Whether nothing was ever committed to a catalog without CURRENT. One that can't be read counts as used."""
+    """Whether nothing was ever committed to it; False if unreadable."""
     try:
         catalog = Catalog(folder, folder.path(CATALOG_NAME), read_only=True)
     except StoreDamaged:
@@ -217,7 +214,7 @@ def _without_current(root: Path, detail: str) -> StoreDamaged:
 
 
 def _make_catalog(folder: Folder, identity: StoreIdentity) -> None:
-    """Builds the catalog under another name and renames it when it is complete."""
+    """Builds the catalog under another name and renames it once complete."""
     point("catalog.write")
     catalog = Catalog(folder, folder.path(_NEW_CATALOG))
     try:
@@ -225,7 +222,7 @@ def _make_catalog(folder: Folder, identity: StoreIdentity) -> None:
             for statement in schema.statements():
                 catalog.execute(statement)
             _insert_store_row(catalog, identity)
-        catalog.execute("CHECKPOINT")  # nothing stays in the log, which is not renamed
+        catalog.execute("CHECKPOINT")  # empties the log, which is not renamed
     finally:
         catalog.close()
     folder.publish(_NEW_CATALOG, CATALOG_NAME, "catalog")
@@ -251,7 +248,7 @@ def _insert_store_row(catalog: Catalog, identity: StoreIdentity) -> None:
 
 
 def to_json(value: object) -> str:
-    """Canonical JSON, so that equal settings are equal texts."""
+    """Canonical JSON: equal settings give equal texts."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), default=dict)
 
 
@@ -270,13 +267,13 @@ def catalog_file(folder: Folder) -> Path:
 
 
 def open_catalog(folder: Folder, *, lossy: bool = False, read_only: bool = False) -> Catalog:
-    """Opens the catalog that CURRENT names. Raises StoreDamaged or StoreTooNew, before anything is changed, and
-    StoreUnwritable for one with older tables that is `read_only`.
+    """Opens the catalog that CURRENT names. Before any change, raises StoreDamaged or StoreTooNew, and StoreUnwritable
+    if `read_only` and an upgrade is needed.
 
-    `lossy`: even if transactions are gone; until `start_count` none is counted.
+    `lossy` accepts lost transactions; transactions are then not counted until `start_count`.
     """
     file = catalog_file(folder)
-    had_log = log_of(file).exists()  # which the next connection that is not a reading one replays
+    had_log = log_of(file).exists()  # the next writing connection replays it
     last = require_all_commits(folder, file) if had_log and not lossy else None
     catalog = Catalog(folder, file, read_only=read_only)
     try:
@@ -285,7 +282,7 @@ def open_catalog(folder: Folder, *, lossy: bool = False, read_only: bool = False
         version = _known_version(catalog)
         if last is not None:
             catalog.count_commits(last)
-        elif not lossy and not read_only:  # new, or of an earlier version
+        elif not lossy and not read_only:  # a new store, or one of an earlier version
             catalog.start_count(0)
             folder.make_private()
         _upgrade(catalog, version)
@@ -300,7 +297,7 @@ def open_catalog(folder: Folder, *, lossy: bool = False, read_only: bool = False
 
 
 def _known_version(catalog: Catalog) -> int:
-    """The version of the catalog's tables. Raises StoreTooNew, StoreDamaged."""
+    """The schema version. Raises StoreTooNew, StoreDamaged."""
     root = catalog.folder.root
     try:
         rows = catalog.rows("SELECT format_version, schema_version FROM core.store")
@@ -317,7 +314,8 @@ def _known_version(catalog: Catalog) -> int:
 
 
 def _upgrade(catalog: Catalog, version: int) -> None:
-    """Upgrades tables of `version`. Raises StoreFull, StoreUnwritable, StoreDamaged; then the store is as before."""
+    """Upgrades tables of `version`. Raises StoreFull, StoreUnwritable, StoreDamaged; an upgrade step that fails changes
+    nothing."""
     while version < schema.SCHEMA_VERSION:
         last = version + 1 == schema.SCHEMA_VERSION
         try:
@@ -335,7 +333,7 @@ def _upgrade(catalog: Catalog, version: int) -> None:
 
 
 def _differences(catalog: Catalog) -> list[str]:
-    """How the tables and views differ from those of this version."""
+    """Differences from the current schema."""
     own = "database_name = current_database()"
     found: dict[str, dict[str, str]] = {}
     for table, column, kind in catalog.rows(
@@ -356,7 +354,7 @@ def _damaged(root: Path, detail: str) -> StoreDamaged:
 
 
 def read_generations(catalog: Catalog) -> None:
-    """Reads which generations there are, and which is the current one. Raises StoreDamaged."""
+    """Loads the generations, the current one first, into `catalog.generations`. Raises StoreDamaged."""
     found: dict[int, Generation] = {}
     for row in catalog.read("SELECT * FROM core.store, core.generations ORDER BY generation").to_pylist():
         try:
@@ -373,7 +371,7 @@ def read_generations(catalog: Catalog) -> None:
 
 
 def generation_row(number: int, identity: StoreIdentity, begun_at: datetime, *, complete: bool) -> dict[str, object]:
-    """The row of core.generations."""
+    """A row of core.generations."""
     values = {name: getattr(identity, name) for name in OF_GENERATION}
     texts = {name: to_json(values[name]) for name in _JSON_COLUMNS}
     times = {"begun_at": begun_at, "completed_at": begun_at if complete else None}

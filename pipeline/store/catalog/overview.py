@@ -1,9 +1,8 @@
-"""What a page shows of the photos of some runs of an account, or of all of them: tables with few rows.
+"""Small tables for a report page, on the photos of some or all runs of an account.
 
-`run_ids`: none means all photos, also those that were posted. The place of a face: face_id, record_id (the person's
-record; null: nobody's), media_id, path (null: it was posted), sha256, x1, y1, x2, y2 in pixels of the upright photo,
-and the photo's pixels (width * height). The picture of a person: image_guid, image_sha256, and the image_media_id that
-it was cut from (null: there is none).
+Empty `run_ids` means all photos, posted ones too. The place of a face: face_id, record_id (the person's record, or
+null), media_id, path (null: posted), sha256, x1, y1, x2, y2 in pixels of the upright photo, and pixels (width *
+height). The picture of a person: image_guid, image_sha256, image_media_id (its photo); null without one.
 """
 
 from __future__ import annotations
@@ -42,8 +41,8 @@ _PERSON: Final = "JOIN core.persons p ON p.person_id = f.person_id"
 
 
 def _sets_of_roots(roots: str) -> str:
-    """The table `sets` for WITH RECURSIVE: person_id and root of everybody who is merged with these, and of them. Reads
-    no view, which would follow the merged sets of the whole store."""
+    """The table `sets` for WITH RECURSIVE: person_id and root of all members of these roots' merged sets. Avoids the
+    view, which resolves the whole store."""
     return f"""
         sets AS (
             SELECT person_id, person_id AS root FROM ({roots}) t(person_id)
@@ -53,10 +52,10 @@ def _sets_of_roots(roots: str) -> str:
 
 
 _MEASURES: Final = " UNION ALL ".join(f"SELECT '{name}' AS measure, d.{name} AS value {_faces()}" for name in QUALITIES)
-# The tables of a page. Their places: $generation, $account, $runs, $ids, $most and $width.
+# The tables by name; parameters: $generation, $account, $runs, $ids, $most, $width.
 _TABLES: Final = {
-    # kind, name, count: images by status, faces by outcome, and all people of the account (a merged set is one) by
-    # whether they have a name.
+    # kind, name, count: images by status, faces by outcome, people of the account (merged sets are one) with and
+    # without a name.
     "totals": f"""
         WITH images AS (SELECT media_id, status FROM core.media m WHERE {_SHOWN})
         SELECT 'images' AS kind, status AS name, count(*) AS count FROM images GROUP BY ALL
@@ -65,12 +64,12 @@ _TABLES: Final = {
         FROM core.persons p JOIN core.directories USING (directory_id)
         WHERE account_id = $account AND parent_id IS NULL GROUP BY ALL
     """,
-    # The account's last runs, the latest first.
+    # The account's last runs, latest first.
     "last_runs": """
         SELECT run_id, source, started_at, rows, state FROM core.runs WHERE account_id = $account
         ORDER BY started_at DESC, run_id LIMIT $most
     """,
-    # person_id (of a merged set the root), name, directory, photos, faces, picture: those whom most photos show.
+    # person_id (root), name, directory, photos, faces, picture: the people on most photos.
     "people_seen": f"""
         WITH RECURSIVE shown AS MATERIALIZED (
             SELECT f.person_id, f.media_id FROM core.faces f JOIN core.media m ON m.media_id = f.media_id
@@ -90,8 +89,8 @@ _TABLES: Final = {
         JOIN core.directories t ON t.directory_id = p.directory_id {_JOINED_PICTURE}
         ORDER BY photos DESC, root
     """,
-    # person_id (one of $ids, which are roots), and the place of the faces of best quality, $most of each, one a photo,
-    # but for those whose pictures are stored.
+    # person_id (one of $ids, roots), place: each person's $most best faces, one per photo, except those with stored
+    # pictures.
     "faces_seen": f"""
         WITH RECURSIVE {_sets_of_roots("SELECT unnest($ids::UUID[])")}
         SELECT s.root::VARCHAR AS person_id, {_PLACE}
@@ -102,8 +101,8 @@ _TABLES: Final = {
             AND row_number() OVER (PARTITION BY s.root ORDER BY {QUALITY} DESC, f.face_id) <= $most
         ORDER BY s.root, {QUALITY} DESC, f.face_id
     """,
-    # person_id (one of $ids, which are roots), directory_id, face_id and file (relative to the store): a row for each
-    # reference, whose embedding is in the file. Without those who are hidden, and references that wait for compaction.
+    # person_id (one of $ids, roots), directory_id, face_id, file (relative to the store): the references whose
+    # embeddings are in shards, without hidden persons.
     "references": f"""
         WITH RECURSIVE {_sets_of_roots("SELECT unnest($ids::UUID[])")}
         SELECT s.root::VARCHAR AS person_id, p.directory_id, r.face_id, h.file
@@ -118,19 +117,19 @@ _TABLES: Final = {
         SELECT p.person_id::VARCHAR AS person_id, p.name, {_PICTURE} FROM core.persons p {_JOINED_PICTURE}
         WHERE p.person_id IN (SELECT unnest($ids::UUID[]))
     """,
-    # path, media_id: the account's rows at the paths $ids.
+    # path, media_id: the account's rows at paths $ids.
     "media_at": """
         SELECT path, media_id FROM core.media WHERE account_id = $account
         AND path IN (SELECT unnest($ids::VARCHAR[]))
     """,
-    # similarity_score, person_id, name and picture (of the person), and the place of the face: the lowest scores.
+    # similarity_score, person_id, name, picture, place: the matches with the lowest scores.
     "weakest_matches": f"""
         SELECT d.similarity_score, f.person_id::VARCHAR AS person_id, p.name, {_PICTURE}, {_PLACE}
         {_faces(_PERSON, _JOINED_PICTURE)}
             AND f.outcome = 'matched' AND d.similarity_score IS NOT NULL AND m.path IS NOT NULL
         ORDER BY d.similarity_score, f.face_id LIMIT $most
     """,
-    # reason, its count, and the place of the first faces that were rejected for it.
+    # reason, count, place: the first faces rejected for each reason.
     "rejection_samples": f"""
         SELECT reason, count(*) OVER (PARTITION BY reason) AS count, * EXCLUDE (reason)
         FROM (
@@ -139,14 +138,14 @@ _TABLES: Final = {
         )
         QUALIFY row_number() OVER (PARTITION BY reason ORDER BY face_id) <= $most ORDER BY reason, face_id
     """,
-    # status, its count, and path and reason of the first photos that could not be used for it.
+    # status, count, media_id, path, reason: the first unusable photos of each status.
     "refused_files": f"""
         SELECT status, count(*) OVER (PARTITION BY status) AS count, media_id, path, reason
         FROM core.media m WHERE {_SHOWN} AND reason IS NOT NULL AND path IS NOT NULL
         QUALIFY row_number() OVER (PARTITION BY status ORDER BY media_id) <= $most ORDER BY status, media_id
     """,
-    # measure, bin, count: how many faces have the measure in [bin, bin + 1) * width. The measures: the three qualities
-    # of all faces, and similarity_score of those that matched.
+    # measure, bin, count: how many faces have the measure in [bin, bin + 1) * width. Measures: the qualities of all
+    # faces, similarity_score of matched ones.
     "face_histograms": f"""
         SELECT measure, floor(value / $width)::INTEGER AS bin, count(*) AS count
         FROM ({_MEASURES} UNION ALL SELECT 'similarity_score', d.similarity_score {_faces()} AND f.outcome = 'matched')
@@ -165,19 +164,18 @@ def page_table(
     most: int = 0,
     width: float = 0.0,
 ) -> pa.Table:
-    """One of the tables of a page. `ids`: of persons, or paths; `most`: rows, or rows of each kind; `width`: of a
-    histogram's bins."""
+    """One of _TABLES. `ids`: persons or paths; `most`: rows, or rows of each kind; `width`: of histogram bins."""
     sql = _TABLES[name]
     values = {"generation": catalog.generation, "account": account_id, "runs": list(run_ids), "ids": list(ids)}
     values |= {"most": most, "width": width}
-    # DuckDB refuses a value that the query has no place for.
+    # DuckDB rejects unused parameters.
     used = {place: value for place, value in values.items() if f"${place}" in sql}
     return catalog.read(sql, used)
 
 
 def known_of_pairs(catalog: Catalog, ones: Sequence[str], others: Sequence[str]) -> pa.Table:
-    """stated, photos: of pairs of people (of merged sets the roots) whether a user stated that they are two, and how
-    many photos show both; in the order given."""
+    """stated, photos: for pairs of people (roots), in the given order, whether a not_same constraint exists, and how
+    many photos show both."""
     return catalog.read(
         f"""
         WITH RECURSIVE pairs AS MATERIALIZED (
@@ -195,7 +193,7 @@ def known_of_pairs(catalog: Catalog, ones: Sequence[str], others: Sequence[str])
 
 
 def names_of(catalog: Catalog, person_ids: Sequence[str]) -> dict[str, str | None]:
-    """person_id -> name, of those who are there."""
+    """person_id -> name, of existing persons."""
     return dict(
         catalog.rows(
             "SELECT person_id::VARCHAR, name FROM core.persons WHERE person_id IN (SELECT unnest(?::UUID[]))",

@@ -1,4 +1,4 @@
-"""Whom the pages in a store show, so that a page goes with the first of them who is forgotten."""
+"""The persons and photos that report pages show. A page is deleted as soon as one of them is forgotten."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ PAGE: Final = "report.html"  # in a run's folder
 
 
 def note_page(catalog: Catalog, file: str, person_ids: Sequence[str], media_ids: Sequence[int]) -> bool:
-    """Before a page is written to `file`, relative to the store: notes it, and that it shows these persons, and faces
-    or paths of these media, beside whom an earlier page there showed. False, and nothing is noted, where one of them
-    was forgotten since the page was made."""
+    """Must precede writing a page to `file` (relative to the store): records its subjects, in addition to those of an
+    earlier page there.
+
+    Returns False, recording nothing, if a subject was forgotten meanwhile.
+    """
     shown = [list(person_ids), list(media_ids)]
     with catalog.transaction("note_page"):
         ((persons, media),) = catalog.rows(
@@ -36,12 +38,12 @@ def note_page(catalog: Catalog, file: str, person_ids: Sequence[str], media_ids:
 
 
 def is_noted(catalog: Catalog, file: str) -> bool:
-    """Whether it is noted whom a page shows: not if one of them was forgotten since."""
+    """Whether the page's subjects are recorded: no longer after one of them was forgotten."""
     return bool(catalog.rows("SELECT 1 FROM core.page_subjects WHERE file = ? LIMIT 1", [file]))
 
 
 def remove_pages(catalog: Catalog, person_ids: Sequence[str] = (), media_ids: Sequence[int] = ()) -> None:
-    """Inside a transaction: the pages that show one of these go."""
+    """Inside a transaction: removes the pages that show one of these."""
     files = catalog.column(
         "SELECT DISTINCT file FROM core.page_subjects WHERE person_id IN (SELECT unnest(?::UUID[]))"
         " OR media_id IN (SELECT unnest(?::BIGINT[]))",

@@ -1,4 +1,4 @@
-"""The people of a directory, and the photos that show them, as commands list them. A merged set is one person."""
+"""People of a directory, and their photos, for listings. A merged set is one person."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from pipeline.store.schema import QUALITY, embedded
 from pipeline.texts import is_unicode, nfc
 from pipeline.types import NO_FACE, OK
 
-_MANY: Final = 16  # people who are looked for: reading everybody takes no longer
-EVERYBODY: Final = (-1, 2**53)  # a page (after, limit): the first `limit` roots whose seq is above `after`
-# The faces of `wanted`; $1 is the generation.
+_MANY: Final = 16  # reading everybody is as fast as searching for more people
+EVERYBODY: Final = (-1, 2**53)  # (after, limit): the first `limit` roots with seq > `after`
+# Faces of `wanted`; $1: generation.
 _FACES: Final = f"""
     SELECT w.face_id, w.place, f.person_id::VARCHAR AS person_id, f.outcome, d.similarity_score, {QUALITY} AS quality,
         d.x1, d.y1, d.x2, d.y2, m.media_id, m.path, m.width, m.height, r.image_guid,
@@ -35,9 +35,11 @@ def person_records(
     who: Sequence[str] | None = None,
     page: tuple[int, int] = EVERYBODY,
 ) -> pa.Table:
-    """person_id, root_person_id, name, external_id, seq: a row for each record on a page, the merged set with the
-    oldest root first. With `who` only those of the merged sets in which one of these may be meant, by its id or name,
-    the first letters of them in any case, or its external id."""
+    """person_id, root_person_id, name, external_id, seq: the records on a page, merged sets ordered by their root's
+    age.
+
+    `who` selects merged sets with a record that matches by id prefix, name prefix (any case) or external id.
+    """
     records, params = _records(who, page)
     return catalog.read(
         f"WITH RECURSIVE {records} SELECT person_id::VARCHAR AS person_id, root_person_id, name, external_id, seq"
@@ -53,8 +55,8 @@ def people(
     who: Sequence[str] | None = None,
     page: tuple[int, int] = EVERYBODY,
 ) -> pa.Table:
-    """person_id, root_person_id, name, external_id, seq, hidden, occurrence, faces, photos, added_at: the records as
-    `person_records` has them. Faces are those of the record itself, photos those of all that are merged with it."""
+    """person_id, root_person_id, name, external_id, seq, hidden, occurrence, faces, photos, added_at: as
+    `person_records`. `faces` counts the record's own; `photos` those of its merged set."""
     records, params = _records(who, page)
     return catalog.read(
         f"""
@@ -76,14 +78,13 @@ def people(
 
 
 def _records(who: Sequence[str] | None, page: tuple[int, int]) -> tuple[str, Sequence[str | int]]:
-    """The expression `records` for WITH RECURSIVE, the persons of the directory $1 with their root_person_id and its
-    root_seq, and its parameters behind that. Merged sets are only followed from those who may be meant, or are on the
-    page."""
+    """The expression `records` for WITH RECURSIVE, and its parameters after $1: the persons of directory $1 with
+    root_person_id and root_seq. Only follows merged sets that match or are on the page."""
     if who is None or len(who) > _MANY:
         return _merged_sets("parent_id IS NULL AND seq > $2 ORDER BY seq LIMIT $3"), page
-    # SQL does not fold case as Unicode has it: of names in other letters the caller decides.
+    # SQL does not fold case like Unicode: the caller filters names with non-ASCII characters.
     tests, params = ["NOT regexp_full_match(name, '[ -~]*')"], list[str]()
-    for one in filter(is_unicode, who):  # others mean nobody
+    for one in filter(is_unicode, who):  # others match nobody
         id_start, external, name_start = (f"${len(params) + 2 + place}" for place in range(3))
         params += [one.casefold(), one, nfc(one).casefold()]
         tests.append(f"starts_with(person_id::VARCHAR, {id_start}) OR external_id = {external}")
@@ -92,7 +93,7 @@ def _records(who: Sequence[str] | None, page: tuple[int, int]) -> tuple[str, Seq
 
 
 def _merged_sets(meant: str) -> str:
-    """`records`: the merged sets of the persons of $1 who meet an SQL condition."""
+    """`records`: the merged sets of directory $1's persons who meet an SQL condition."""
     return f"""
         meant AS (SELECT person_id, parent_id, seq FROM core.persons WHERE directory_id = $1 AND {meant}),
         up AS (
@@ -109,7 +110,8 @@ def _merged_sets(meant: str) -> str:
 
 def faces_of_people(catalog: Catalog, person_ids: Sequence[str]) -> pa.Table:
     """face_id, person_id, path, outcome, similarity_score, x1, y1, x2, y2, reference, stated: the faces of these
-    records by path (null: posted). `reference`: the record is known by it; `stated`: a correction says who it is."""
+    records, by path (null: posted). `reference`: it is the record's reference; `stated`: an `is` constraint assigns it.
+    """
     return catalog.read(
         f"""
         WITH wanted AS MATERIALIZED (
@@ -125,8 +127,8 @@ def faces_of_people(catalog: Catalog, person_ids: Sequence[str]) -> pa.Table:
 def faces_page(
     catalog: Catalog, person_ids: Sequence[str], after: tuple[float, int] | None, count: int, *, by_score: bool
 ) -> pa.Table:
-    """At most `count` faces of these records behind a place (`_FACES`), by face id, or with `by_score` by score and
-    then by id, those without a score last. `place` is what `after` is of the last row: its order, and its id."""
+    """Up to `count` faces (`_FACES`) of these records after position `after`, by id; with `by_score` by score, then id,
+    those without a score last. The next `after` is the last row's (place, id)."""
     place = "coalesce(d.similarity_score, 1e9)" if by_score else "0::DOUBLE"
     return catalog.read(
         f"""
@@ -142,13 +144,13 @@ def faces_page(
 
 
 def faces_by_id(catalog: Catalog, face_ids: Sequence[int]) -> pa.Table:
-    """These faces (`_FACES`), as far as they are there, by id."""
+    """The existing ones of these faces (`_FACES`), by id."""
     wanted = "WITH wanted AS MATERIALIZED (SELECT unnest($2::BIGINT[]) AS face_id, 0::DOUBLE AS place)"
     return catalog.read(f"{wanted} {_FACES} ORDER BY w.face_id", [catalog.generation, list(face_ids)])
 
 
 def best_faces(catalog: Catalog, person_ids: Sequence[str], count: int) -> pa.Table:
-    """The best `count` faces (`_FACES`) of each of these records that have an embedding, by their quality."""
+    """Each record's best `count` faces (`_FACES`) with an embedding, by quality."""
     return catalog.read(
         f"""
         WITH wanted AS MATERIALIZED (
@@ -163,7 +165,7 @@ def best_faces(catalog: Catalog, person_ids: Sequence[str], count: int) -> pa.Ta
 
 
 def photos_of_both(catalog: Catalog, pairs: Sequence[tuple[Sequence[str], Sequence[str]]]) -> list[int]:
-    """Of each two groups of records: how many photos of runs show somebody of both."""
+    """For each pair of groups of records, the number of photos of runs that show both."""
     rows = [(k, side, p) for k, pair in enumerate(pairs) for side, ids in enumerate(pair) for p in ids]
     wanted = pa.table({"pair": [r[0] for r in rows], "side": [r[1] for r in rows], "person": [r[2] for r in rows]})
     found = [0] * len(pairs)
@@ -181,11 +183,11 @@ def photos_of_both(catalog: Catalog, pairs: Sequence[tuple[Sequence[str], Sequen
 
 
 def faces_to_compare(catalog: Catalog, account_id: int, directory: str) -> pa.Table:
-    """face_id, path, ordinal, person_id (the root), name, label, stated, joined, files (of the vectors in the current
-    and in the other generation): the faces of people with a name that have a vector in a shard of both.
+    """face_id, path, ordinal, person_id (the root), name, label, stated, joined, files (of the vectors in both
+    generations): faces of named people with a vector in a shard of each generation.
 
-    `label` is the name that a source gave with the photo, of its largest face; `stated`: a correction says whose it is;
-    `joined`: equal numbers are of records that are one, or that a regroup joined.
+    `label`: the source's name of the photo's largest face; `stated`: an `is` constraint assigns the face; `joined`:
+    equal for records that are one or were joined by a regroup.
     """
     other = 0 if catalog.other is None else catalog.other.number
     table = catalog.read(
@@ -208,7 +210,7 @@ def faces_to_compare(catalog: Catalog, account_id: int, directory: str) -> pa.Ta
         """,
         [directory_id(catalog, account_id, directory), catalog.generation, other],
     )
-    joined: dict[str, str] = {}  # record -> the one that a regroup joined it with
+    joined: dict[str, str] = {}  # record -> record that a regroup joined it with
     for record_id, (kind, _, parent_id) in last_merges(catalog, account_id, directory).items():
         if kind == "regroup" and parent_id is not None:
             joined[record_id] = parent_id
@@ -224,7 +226,7 @@ def faces_to_compare(catalog: Catalog, account_id: int, directory: str) -> pa.Ta
 
 
 def counts_of(catalog: Catalog, account_id: int, directory: str) -> tuple[int, dict[str, int], int]:
-    """Of a directory: the photos of runs that were read, the faces by outcome, and the bytes of the stored pictures."""
+    """A directory's number of decoded photos of runs, number of faces by outcome, and bytes of stored pictures."""
     here = [account_id, directory]
     photos = catalog.one(
         "SELECT count(*) FROM core.media WHERE account_id = ? AND directory = ? AND status IN (?, ?)",

@@ -1,7 +1,4 @@
-"""The records of persons: of those who are asked for, or of all in a directory.
-
-An answer has the number of the last commit that it shows, for readers that keep it.
-"""
+"""Records of persons. Answers have the number of the last commit that they reflect, for readers that cache them."""
 
 from __future__ import annotations
 
@@ -28,13 +25,13 @@ _LATER: Final = _RECORDS.format("AND seq > $3 ORDER BY seq LIMIT $4")
 
 
 def persons(catalog: Catalog, account_id: int, directory: str, person_ids: Sequence[str]) -> PersonRows:
-    """Those of the directory who have one of these ids (UUIDs)."""
+    """The directory's persons with one of these ids (UUIDs)."""
     here = [catalog.generation, directory_id(catalog, account_id, directory)]
     return PersonRows(catalog.last_number, catalog.read(_THESE, [*here, list(person_ids)]))
 
 
 def persons_after(catalog: Catalog, account_id: int, directory: str, seq: int, count: int) -> PersonRows:
-    """The first `count` persons of the directory behind number `seq`, in the order of insertion."""
+    """The first `count` persons of the directory after number `seq`, in insertion order."""
     here = [catalog.generation, directory_id(catalog, account_id, directory)]
     return PersonRows(catalog.last_number, catalog.read(_LATER, [*here, seq, count]))
 
@@ -42,11 +39,11 @@ def persons_after(catalog: Catalog, account_id: int, directory: str, seq: int, c
 def persons_called(
     catalog: Catalog, account_id: int, directory: str, names: Sequence[str], external_ids: Sequence[str]
 ) -> list[str]:
-    """The ids of those of the directory who have one of these names, in any form of Unicode, or external ids; in the
-    order of insertion."""
+    """Ids of the directory's persons with one of these names (in any Unicode form) or external ids, in insertion
+    order."""
     wanted: list[object] = [directory_id(catalog, account_id, directory), [*filter(is_unicode, external_ids)]]
     called = "external_id IN (SELECT unnest($2::VARCHAR[]))"
-    if names:  # to normalise all of them takes ten times as long
+    if names:  # normalising all names takes ten times as long
         called += " OR nfc_normalize(name) IN (SELECT unnest($3::VARCHAR[]))"
         wanted.append([nfc(name) for name in filter(is_unicode, names)])
     sql = f"SELECT person_id::VARCHAR FROM core.persons WHERE directory_id = $1 AND ({called}) ORDER BY seq"
@@ -54,7 +51,7 @@ def persons_called(
 
 
 def merges(catalog: Catalog, account_id: int, directory: str) -> Merges:
-    """Of a directory that is not there: nobody."""
+    """Empty if the directory does not exist."""
     here = [directory_id(catalog, account_id, directory)]
     count = catalog.one("SELECT count(*) FROM core.persons WHERE directory_id = ?", here)
     parents = catalog.rows(
@@ -66,7 +63,7 @@ def merges(catalog: Catalog, account_id: int, directory: str) -> Merges:
 
 
 def is_picture(catalog: Catalog, account_id: int, directory: str, guid: str) -> bool:
-    """Whether it is the picture of somebody in the directory."""
+    """Whether it is the picture of a person in the directory."""
     return bool(
         catalog.rows(
             "SELECT 1 FROM core.reference_faces r JOIN core.persons p ON p.person_id = r.person_id"

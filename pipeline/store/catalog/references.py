@@ -1,4 +1,4 @@
-"""The references of a directory, and the stored embeddings of faces."""
+"""The references of a directory, and stored embeddings."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _LAST: Final = 2**62
 
 @dataclass(frozen=True)
 class SegmentRow:
-    """An index segment, as core.segments has it: the references of a directory whose numbers are in a range."""
+    """A row of core.segments: an index segment with the references of a directory in a range of numbers."""
 
     file: str
     rows: int
@@ -45,10 +45,10 @@ class SegmentRow:
 
 @dataclass(frozen=True)
 class SegmentSecrets:
-    """What only this store knows of its segments."""
+    """Per-store secrets of its segments."""
 
-    store: str  # which store it is
-    images: bytes  # the key of the digests of images
+    store: str  # identifies the store
+    images: bytes  # key of image digests
 
     @classmethod
     def of(cls, catalog: Catalog) -> SegmentSecrets:
@@ -57,7 +57,7 @@ class SegmentSecrets:
 
 
 def segment_rows(catalog: Catalog, directory: int | None) -> list[SegmentRow]:
-    """The segments of a directory, in the order of their references."""
+    """A directory's segments, in reference order."""
     rows = catalog.rows(
         'SELECT file, "rows", first_seq, last_seq FROM core.segments WHERE generation = ? AND directory_id = ?'
         " ORDER BY first_seq",
@@ -72,17 +72,17 @@ def segment_files(catalog: Catalog) -> list[str]:
 
 
 def reference_rows(catalog: Catalog, directory: int | None, first: int = 0, last: int = _LAST) -> pa.Table:
-    """One row per reference of a directory with a number from `first` to `last`, in the order of the numbers."""
+    """A directory's references with numbers `first` to `last`, ascending."""
     return catalog.read(_REFERENCES, [catalog.generation, directory, first, last])
 
 
 def tail_rows(catalog: Catalog, directory: int | None) -> pa.Table:
-    """`reference_rows` of the references that no segment has."""
+    """`reference_rows` that are in no segment."""
     return reference_rows(catalog, directory, 1 + last_in_segments(catalog, directory))
 
 
 def tail_numbers(catalog: Catalog, directory: int, most: int) -> IntArray:
-    """The numbers of the first `most` of them, ascending."""
+    """Their first `most` numbers, ascending."""
     found = catalog.read(
         "SELECT r.seq FROM core.reference_faces r JOIN core.persons p ON p.person_id = r.person_id"
         " WHERE r.generation = ? AND r.seq > ? AND p.directory_id = ? ORDER BY r.seq LIMIT ?",
@@ -92,14 +92,14 @@ def tail_numbers(catalog: Catalog, directory: int, most: int) -> IntArray:
 
 
 def last_in_segments(catalog: Catalog, directory: int | None) -> int:
-    """The highest number of a reference that a segment of the directory has; 0 if it has no segment."""
+    """The highest reference number in the directory's segments; 0 without segments."""
     last = "SELECT coalesce(max(last_seq), 0) FROM core.segments WHERE generation = ? AND directory_id = ?"
     return int(catalog.one(last, [catalog.generation, directory]))
 
 
 def references(catalog: Catalog, account_id: int, directory: str, *, mapped: bool = True) -> References:
-    """The current references of a directory. `mapped`: use its segments; else all are the tail. Raises StoreDamaged,
-    and SegmentUnusable."""
+    """A directory's current references. `mapped`: use its segments; otherwise all are in the tail. Raises StoreDamaged,
+    SegmentUnusable."""
     number = directory_id(catalog, account_id, directory)
     segments: list[Segment] = []
     if mapped and number is not None and (rows := segment_rows(catalog, number)):
@@ -117,7 +117,7 @@ def references(catalog: Catalog, account_id: int, directory: str, *, mapped: boo
 
 
 def removed_numbers(catalog: Catalog, directory: int, first: int = 0, last: int = _LAST) -> IntArray:
-    """The numbers from `first` to `last` of removed references that segments of the directory have, ascending."""
+    """Tombstones of the directory: numbers, `first` to `last`, of removed references still in segments; ascending."""
     found = catalog.column(
         "SELECT seq FROM core.tombstones WHERE generation = ? AND directory_id = ? AND seq BETWEEN ? AND ? ORDER BY 1",
         [catalog.generation, directory, first, last],
@@ -126,7 +126,7 @@ def removed_numbers(catalog: Catalog, directory: int, first: int = 0, last: int 
 
 
 def open_segments(catalog: Catalog, directory: int, rows: Sequence[SegmentRow], removed: IntArray) -> list[Segment]:
-    """These segments of a directory, without the references with the numbers `removed`. Raises SegmentUnusable."""
+    """These segments of a directory, hiding the references numbered `removed`. Raises SegmentUnusable."""
     secrets = SegmentSecrets.of(catalog)
     key = SegmentKey(secrets.store, catalog.generation, directory, catalog.identity.embedding_size)
     opened = []
@@ -140,7 +140,7 @@ def open_segments(catalog: Catalog, directory: int, rows: Sequence[SegmentRow], 
 
 
 def face_vectors(catalog: Catalog, face_ids: Sequence[int]) -> dict[int, FaceVector]:
-    """Of these faces. Raises StoreDamaged where one has no stored embedding."""
+    """By face id. Raises StoreDamaged if a face has no stored embedding."""
     if not face_ids:
         return {}
     table = catalog.read(
@@ -157,13 +157,13 @@ def face_vectors(catalog: Catalog, face_ids: Sequence[int]) -> dict[int, FaceVec
 
 
 def picture_of_face(catalog: Catalog, face_id: int) -> str | None:
-    """The guid of the stored picture of a face that is, or was before a swap, a reference."""
+    """The guid of a face's stored picture, if it is a reference, or was before a switch of generations."""
     sql = "SELECT image_guid FROM core.reference_faces WHERE face_id = ? AND image_guid IS NOT NULL LIMIT 1"
     return next(iter(catalog.column(sql, [face_id])), None)
 
 
 def reference_origins(catalog: Catalog, person_ids: Sequence[str]) -> dict[str, ReferenceOrigin]:
-    """What the current references of these persons were made from, by person."""
+    """The origin of these persons' current references, by person."""
     rows = catalog.rows(
         f"SELECT r.person_id::VARCHAR, {', '.join(f't.{name}' for name in QUALITIES)}, m.added_at, m.path"
         " FROM core.reference_faces r"
@@ -176,7 +176,7 @@ def reference_origins(catalog: Catalog, person_ids: Sequence[str]) -> dict[str, 
 
 
 def hashes_of(table: pa.Table) -> list[tuple[str, ...]]:
-    """sha256 and pixel_hash of each row, as far as it has them."""
+    """sha256 and pixel_hash of each row, without nulls."""
     pairs = zip(table["sha256"].to_pylist(), table["pixel_hash"].to_pylist(), strict=True)
     return [tuple(value for value in pair if value is not None) for pair in pairs]
 
@@ -184,7 +184,7 @@ def hashes_of(table: pa.Table) -> list[tuple[str, ...]]:
 def add_embedding_shard(
     catalog: Catalog, file: WrittenFile, run_id: str | None = None, shard: int | None = None
 ) -> int:
-    """Inside a transaction: the row of a written shard, of a run or of posted images; returns its id."""
+    """Inside a transaction: adds a written shard, of a run or of posted images; returns its id."""
     number = int(catalog.one("SELECT coalesce(max(embedding_shard_id), 0) + 1 FROM core.embedding_shards"))
     row = {"embedding_shard_id": number, "generation": catalog.generation, "run_id": run_id, "shard": shard}
     catalog.insert("embedding_shards", [row | vars(file)])
@@ -192,7 +192,7 @@ def add_embedding_shard(
 
 
 def load_embeddings(catalog: Catalog, face_ids: IntArray) -> FloatArray:
-    """The stored embeddings [n, d] of distinct faces [n], in their order. Raises StoreDamaged."""
+    """The stored embeddings [n, d] float32 of distinct faces [n], in their order. Raises StoreDamaged."""
     generation, size = catalog.generation, catalog.identity.embedding_size
     order = np.argsort(face_ids)
     ascending = face_ids[order]

@@ -1,4 +1,4 @@
-"""The pictures that an update took away: for a day a client that listed one learns that there is a newer one."""
+"""Pictures that an update removed, kept for a day so that clients learn of a newer one."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _REMEMBERED: Final = timedelta(days=1)
 
 
 def add(catalog: Catalog, images: Sequence[tuple[str, str]]) -> None:
-    """Inside a transaction: remembers these images, each (guid, person id)."""
+    """Inside a transaction: adds these images (guid, person id)."""
     now = utc_now()
     rows = [{"image_guid": guid, "person_id": person_id, "replaced_at": now} for guid, person_id in images]
     catalog.insert("replaced_images", rows)
 
 
 def was_replaced(catalog: Catalog, account_id: int, directory: str, guid: str) -> bool:
-    """Whether a person of the directory had this picture less than a day ago."""
+    """Whether a person of the directory had this picture within the last day."""
     rows = catalog.rows(
         "SELECT 1 FROM core.replaced_images r JOIN core.persons p ON p.person_id = r.person_id"
         " JOIN core.directories d ON d.directory_id = p.directory_id"
@@ -31,7 +31,7 @@ def was_replaced(catalog: Catalog, account_id: int, directory: str, guid: str) -
 
 
 def forget_old(catalog: Catalog) -> None:
-    """A part of `LocalStore.fold`: forgets those that were replaced more than a day ago."""
+    """Part of `LocalStore.fold`: deletes rows older than a day."""
     old = [utc_now() - _REMEMBERED]
     if catalog.rows("SELECT 1 FROM core.replaced_images WHERE replaced_at <= ? LIMIT 1", old):
         with catalog.transaction("fold"):

@@ -1,4 +1,4 @@
-"""Runs in the catalog: begin, plan and finish one, find one again, and count what it brought."""
+"""Runs in the catalog: begin, plan, finish, find, and count results."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ SCANNING = "scanning"
 OPEN = "open"
 FINISHED = "finished"
 
-_LISTED = 1000  # label conflicts, shared ids and people of changed photos are listed up to here
+_LISTED = 1000  # at most this many label conflicts, shared ids and people of changed photos are listed
 _COLUMNS = ", ".join(TABLES["runs"])
-_OF_SOURCE = "coalesce(source = $1, true) AND coalesce(account_id = $2, true)"  # null: of any
+_OF_SOURCE = "coalesce(source = $1, true) AND coalesce(account_id = $2, true)"  # null matches any
 
 
 def find_runs(catalog: Catalog, condition: str, params: list[object]) -> list[RunRow]:
-    """The runs that meet an SQL condition, the latest first."""
+    """The runs that meet an SQL condition, latest first."""
     sql = f"SELECT {_COLUMNS} FROM core.runs WHERE {condition} ORDER BY started_at DESC, rowid DESC"
     return [_run_row(row) for row in catalog.read(sql, params).to_pylist()]
 
@@ -48,24 +48,24 @@ def run_row(catalog: Catalog, run_id: str) -> RunRow:
 
 
 def unfinished_run(catalog: Catalog, source: str | None, account_id: int | None) -> RunRow | None:
-    """The latest run that is not finished, of this source and account (None: of any)."""
+    """The latest unfinished run of this source and account (None: any)."""
     return next(iter(find_runs(catalog, f"{_OF_SOURCE} AND state <> '{FINISHED}'", [source, account_id])), None)
 
 
 def last_run(catalog: Catalog, source: str | None, account_id: int | None) -> RunRow | None:
-    """The latest run in any state, of this source and account (None: of any)."""
+    """The latest run, in any state, of this source and account (None: any)."""
     return next(iter(find_runs(catalog, _OF_SOURCE, [source, account_id])), None)
 
 
 def runs_of(catalog: Catalog, account_id: int) -> list[RunRow]:
-    """All runs of an account, the latest first."""
+    """All runs of an account, latest first."""
     return find_runs(catalog, "account_id = ?", [account_id])
 
 
 def begin_run(
     catalog: Catalog, source: str, source_kind: str, account_id: int, directory: str, settings: Mapping[str, Any]
 ) -> RunRow:
-    """A new run in state `scanning`, with its folder."""
+    """Makes a run in state `scanning`, and its folder."""
     run_id = str(uuid.uuid4())
     values = [run_id, source, source_kind, account_id, directory, to_json(settings), SCANNING, utc_now()]
     with catalog.transaction("begin_run"):
@@ -74,13 +74,13 @@ def begin_run(
             " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
             values,
         )
-    # After the commit: a folder without a row would be an orphan, and a row's missing folder is made when needed.
+    # After the commit: a folder without a row would be an orphan; a missing one is made when needed.
     catalog.folder.make(f"runs/{run_id}/shards")
     return run_row(catalog, run_id)
 
 
 def rebegin_run(catalog: Catalog, run_id: str, source_kind: str, directory: str, settings: Mapping[str, Any]) -> RunRow:
-    """Restarts a run whose scan was cut off, with these values. Raises StoreError in any other state."""
+    """Restarts an interrupted scan with these values. Raises StoreError in any other state."""
     with catalog.transaction("begin_run"):
         _require_state(catalog, run_id, SCANNING)
         catalog.execute(
@@ -98,8 +98,8 @@ def plan_run(
     found: Mapping[str, Any] | None = None,
     notes: ScanNotes | None = None,
 ) -> None:
-    """Once the manifest is written: the run goes from `scanning` to `open`, its summary being what the scan `found`,
-    and the `notes` are kept: so what moved is reported once.
+    """After the manifest is written: moves the run from `scanning` to `open`, with the scan results `found` as summary.
+    Also stores `notes`, so that moved files are reported once.
 
     Raises StoreError in any other state.
     """
@@ -114,8 +114,8 @@ def plan_run(
 
 
 def note_face_changes(catalog: Catalog, run_id: str, people: Sequence[FaceChange]) -> None:
-    """Adds to the summary of an open run, inside a transaction, who lost or gained a face because a photo changed: the
-    counts, and of the entries the first thousand. A run that an earlier version planned may have no summary."""
+    """Inside a transaction: adds counts and the first 1000 entries to an open run's summary. Does nothing for a run
+    without one (planned by an earlier version)."""
     summary = run_row(catalog, run_id).summary if people else None
     if summary is None:
         return
@@ -130,7 +130,7 @@ def note_face_changes(catalog: Catalog, run_id: str, people: Sequence[FaceChange
 
 
 def finish_run(catalog: Catalog, run_id: str, summary: Mapping[str, Any]) -> None:
-    """The run goes from `open` to `finished`. Raises StoreError in any other state, and while a shard is missing."""
+    """Moves the run from `open` to `finished`. Raises StoreError in any other state, or if a shard is missing."""
     with catalog.transaction("finish_run"):
         run = _require_state(catalog, run_id, OPEN)
         committed = len(committed_shards(catalog, run_id))
@@ -142,15 +142,15 @@ def finish_run(catalog: Catalog, run_id: str, summary: Mapping[str, Any]) -> Non
             "UPDATE core.runs SET state = ?, finished_at = ?, summary = ? WHERE run_id = ?",
             [FINISHED, utc_now(), to_json(summary), run_id],
         )
-        # It is no longer needed, and it names persons who could not be deleted from it.
+        # It names persons who could not be deleted from it.
         cleanup.delete_later(catalog, [manifest_file(run_id)])
     cleanup.unlink_after_commit(catalog)
 
 
 def abandon_run(catalog: Catalog, run_id: str) -> RunRow:
-    """Ends an unfinished run with the shards that are in; the rows of the others are new to the next run.
+    """Ends an unfinished run with its committed shards; the next run processes the other rows.
 
-    What a crash left of a commit becomes an orphan, for `check --repair`. Raises StoreError for a finished run.
+    Files of an interrupted commit become orphans, for `check --repair`. Raises StoreError for a finished run.
     """
     with catalog.transaction("finish_run"):
         if run_row(catalog, run_id).state == FINISHED:
@@ -175,7 +175,7 @@ def _require_state(catalog: Catalog, run_id: str, state: str) -> RunRow:
 
 
 def committed_shards(catalog: Catalog, run_id: str) -> set[int]:
-    """The numbers of the run's shards that are in."""
+    """The numbers of the run's committed shards."""
     return set(catalog.column("SELECT shard FROM core.shards WHERE run_id = ?", [run_id]))
 
 
@@ -183,14 +183,14 @@ _FACES = (
     "FROM core.faces f JOIN core.media m USING (media_id)"
     " LEFT JOIN core.persons p USING (person_id) WHERE list_contains(?::VARCHAR[], m.run_id)"
 )
-# Named photos whose face is the person of another name or external id; the match stands.
+# Labelled photos whose largest face matched a person with another name or external id; the match is still valid.
 _LABEL_CONFLICTS = (
     "SELECT m.path, m.name, m.external_id, p.person_id::VARCHAR AS person_id, p.name AS person_name,"
     f" p.external_id AS person_external_id {_FACES} AND f.outcome = 'matched' AND f.ordinal = 0"
     " AND (nfc_normalize(m.name) <> nfc_normalize(p.name) OR m.external_id <> p.external_id)"
     f" ORDER BY m.media_id LIMIT {_LISTED}"
 )
-# External ids that several persons of a directory have: allowed, but seldom meant.
+# External ids shared by persons of a directory: allowed, but seldom meant.
 _SHARED_EXTERNAL_IDS = (
     "SELECT d.name AS directory, p.external_id, count(*) AS persons FROM core.persons p"
     " JOIN core.directories d USING (directory_id) WHERE d.account_id = ? AND p.external_id IS NOT NULL"
@@ -199,8 +199,7 @@ _SHARED_EXTERNAL_IDS = (
 
 
 def run_counts(catalog: Catalog, account_id: int, run_ids: Sequence[str]) -> RunCounts:
-    """What runs brought, counted from the rows they committed, so a resumed run counts what an undisturbed one would;
-    and the persons of their account."""
+    """Counted from committed rows, so that a resumed run counts like an undisturbed one."""
     runs = [list(run_ids)]
 
     def count(column: str, source: str) -> dict[str, int]:
@@ -225,10 +224,10 @@ def run_counts(catalog: Catalog, account_id: int, run_ids: Sequence[str]) -> Run
     )
 
 
-# The n-th identity of a directory came when there were n - 1; before a face there were as many as before the next one
-# that its run inserted, or, after the last of them, as there are now. So identities of posts between two of the run's
-# own insertions count for the faces between them, and those that are deleted by now for none. Identities before the
-# first insertion are only counted.
+# n - 1 identities existed when a directory's n-th was inserted. A face counts as compared with those that existed
+# before the run's next insertion; after the last insertion, with all current ones. So identities inserted by requests
+# in between count for these faces, and deleted identities never count. Identities before the first insertion are only
+# counted.
 _COMPARED = """
     WITH shown AS MATERIALIZED (
         SELECT m.run_id, m.directory, f.face_id, if(f.outcome = 'inserted', f.person_id, NULL) AS person_id
@@ -254,6 +253,6 @@ _COMPARED = """
 
 
 def compared_identities(catalog: Catalog, account_id: int, run_ids: Sequence[str]) -> pa.Table:
-    """run_id, directory, identities, faces: how many faces these runs of an account compared with so many identities,
-    counted from the rows they committed."""
+    """run_id, directory, identities, faces: how many committed faces of these runs were compared with how many
+    identities."""
     return catalog.read(_COMPARED, [account_id, list(run_ids)])

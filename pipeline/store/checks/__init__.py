@@ -1,1 +1,1 @@
-"""What can be wrong with a store, and how it is repaired."""
+"""Checks of a store, and repairs."""

@@ -1,4 +1,4 @@
-"""Checks a store: reads everything and reports what is wrong, and repairs what can be repaired without loss."""
+"""Checks a store completely, reports problems, and repairs what can be repaired without loss."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
 
 _CLEARED: Final = "The next command that can write to the store does it."
 _OF_RUN: Final = frozenset({"run_shard", "run_file", "run_sums"})
-# Kinds that `repair_store` repairs: no photo, face or person is touched.
+# Repairable kinds: no photo, face or person is affected.
 _REPAIRABLE: Final = _OF_RUN | {"orphan", "segment", "pending_delete", "commits", "mode", "page"}
 
 
 def check_store(
     store: LocalStore, progress: Callable[[str], None] | None = None, unfinished: Sequence[str] = ()
 ) -> CheckReport:
-    """Reads every table and every file of the store; `progress` is called with what is being read. `unfinished`: files
-    from which something could not be erased before (`erasure.left_to_erase`).
+    """Reads every table and file; `progress` is called with what is being read. `unfinished`: files that a previous
+    attempt could not erase (`erasure.left_to_erase`).
 
-    It reads the catalog in pieces, each of one moment: other commits may come in between.
-    A store so damaged that it can't be opened is reported by opening it (StoreDamaged).
+    Reads the catalog in pieces, each consistent; other commits may run in between. A store too damaged to open raises
+    StoreDamaged on opening instead.
     """
     tell = progress or (lambda _: None)
     problems: list[Problem] = []
@@ -50,14 +50,14 @@ def check_store(
         listed = list(files.list_files(store.path))
         problems += store.submit(files.check_orphans, listed)
     problems += files.check_modes(store.folder)
-    # What became pending since is in progress.
+    # Files that became pending meanwhile are in progress.
     left = set(store.submit(erasure.left_to_erase))
     problems[:0] = [_waits(path) for path in waiting if path in left]
     return CheckReport(problems, store.submit(_counts))
 
 
 def _counts(catalog: Catalog) -> dict[str, int]:
-    """The rows of each table; with two generations also the faces that have a vector in one of them only."""
+    """Rows per table; with two generations also the faces with a vector in only one."""
     counts = {t: int(catalog.one(f"SELECT count(*) FROM core.{t}")) for t in TABLES if t != "store"}
     if catalog.other is not None:
         both = " UNION ALL ".join(map(embedded, catalog.generations))
@@ -67,14 +67,14 @@ def _counts(catalog: Catalog) -> dict[str, int]:
 
 
 def _pieces(catalog: Catalog, tell: Callable[[str], None]) -> Iterator[list[Problem]]:
-    """What is wrong with the tables and the files that they name."""
+    """Problems of the tables and the files that they name."""
     tell("catalog")
     problems: list[Problem] = []
     for piece in check_tables(catalog):
         problems += piece
         yield piece
     if any(problem.kind == "catalog" for problem in problems):
-        return  # only sound tables tell what the files should be
+        return  # file checks need sound tables
     yield files.check_count(catalog)
     yield from files.check_embeddings(catalog, tell)
     if not any("pending embedding" in problem.detail for problem in problems):
@@ -93,20 +93,20 @@ def _waits(path: str) -> Problem:
 
 
 def repair_store(store: LocalStore, report: CheckReport) -> list[Problem]:
-    """Repairs what can be repaired of `report`, and returns it: orphans go into quarantine, pages that nothing
-    notes and damaged reports are deleted, index segments written again, pending files deleted.
+    """Repairs the repairable problems of `report` and returns them: quarantines orphans, deletes unrecorded pages and
+    damaged reports, rewrites index segments, deletes pending files.
 
     Raises StoreUnwritable.
     """
     repaired = _repairable(store, report.problems)
-    changed = _changed_files(store.folder, repaired)  # requests don't wait for it
+    changed = _changed_files(store.folder, repaired)  # requests need not wait for this
 
     def work(catalog: Catalog) -> None:
-        # Checked again: a commit may have made a file of that name since.
+        # Checked again: a commit may have used the name since.
         unnamed = [problem.where for problem in repaired if problem.kind in ("orphan", "page")]
         for found in files.check_orphans(catalog, unnamed):
             if found.kind == "page" or found.where.startswith("references/"):
-                catalog.folder.unlink(found.where)  # quarantine would keep who was forgotten
+                catalog.folder.unlink(found.where)  # quarantine would keep forgotten people
             else:
                 catalog.folder.quarantine(found.where)
         for problem in repaired:
@@ -117,7 +117,7 @@ def repair_store(store: LocalStore, report: CheckReport) -> list[Problem]:
             if problem.kind == "run_shard" and problem.where in changed:
                 catalog.folder.quarantine(problem.where)
             if problem.kind == "run_file" and problem.where in changed:
-                catalog.folder.unlink(problem.where)  # quarantine would keep who is forgotten later
+                catalog.folder.unlink(problem.where)  # quarantine would keep people who are forgotten later
         for directory in catalog.column(
             "SELECT DISTINCT directory_id FROM core.segments WHERE file IN (SELECT unnest(?::VARCHAR[]))",
             [[problem.where for problem in repaired if problem.kind == "segment"]],
@@ -133,8 +133,8 @@ def repair_store(store: LocalStore, report: CheckReport) -> list[Problem]:
 
 
 def _repairable(store: LocalStore, problems: Iterable[Problem]) -> list[Problem]:
-    """What can be repaired now. First writes damaged lists of hashes again, but not while a run is writing to one: then
-    nothing can be told of the files in it."""
+    """The currently repairable problems. Rewrites damaged hash lists first. If a run is writing, leaves out these runs'
+    problems: their files cannot be judged."""
     found = [problem for problem in problems if problem.kind in _REPAIRABLE]
     lists = [problem for problem in found if problem.kind == "run_sums"]
     try:
@@ -153,7 +153,7 @@ def _run_of(problem: Problem) -> str:
 
 
 def _changed_files(folder: Folder, problems: Iterable[Problem]) -> set[str]:
-    """The files of the same runs that are still not as they are listed."""
+    """Files of the problems' runs that still differ from their listed hash."""
     runs = {_run_of(problem) for problem in problems if problem.kind in _OF_RUN}
     return {file for run_id in runs for file, changed in run_sums.changed_files(folder, run_id) if changed}
 

@@ -1,9 +1,8 @@
-"""Checks of the store's files: each is read as a whole and compared with its row in the catalog.
+"""Checks of the store's files: each is read completely and compared with its row in the catalog.
 
-Files that no row names are orphans: a crash left them, or a command that was never repeated. Files of an unfinished run
-are not orphans: the same command goes on with them. Names of objects don't tell their run, so no object is an orphan
-while such a run exists; nor is one that a request is about to store. In the store's own folder only names that facepipe
-gives are considered: `check` must not remove anything else.
+Orphans are files that no row names, left by a crash or an abandoned command. An unfinished run may still use its files;
+as object names do not identify their run, no object is an orphan during one, or if a request is about to store it. In
+the store's own folder only facepipe's file names are considered: `check` must not remove anything else.
 """
 
 from __future__ import annotations
@@ -62,7 +61,7 @@ _LIST = "`facepipe check --repair` writes it again."
 _COUNT = "`facepipe check --repair` writes it again from the catalog."
 _REBUILD = "`facepipe check --repair` writes the directory's segments again, from the embeddings."
 Progress = Callable[[str], None]
-# References that are neither in a segment nor in the tail.
+# References in neither a segment nor the tail.
 _BETWEEN_SEGMENTS = """
     WITH own AS (SELECT first_seq, last_seq FROM core.segments WHERE generation = $1 AND directory_id = $2)
     SELECT count(*) FROM core.reference_faces r JOIN core.persons p USING (person_id)
@@ -71,13 +70,13 @@ _BETWEEN_SEGMENTS = """
 """
 _NORM_TOLERANCE = 1e-3
 _CHUNK_ROWS = 65_536
-_OBJECTS = 64  # checked at a time: a few MB
+_OBJECTS = 64  # at a time: a few MB
 _OURS = re.compile(rf"({CURRENT_NAME}{re.escape(TEMPORARY)}|catalog-\d{{4,}}(\.new)?\.duckdb(\.wal)?)")
 _MAGIC = {"image/jpeg": b"\xff\xd8\xff", "image/png": b"\x89PNG\r\n\x1a\n", "image/webp": b"RIFF"}
 
 
 def check_embeddings(catalog: Catalog, progress: Progress) -> Iterator[list[Problem]]:
-    """Every embedding shard, one by one: bytes, hash, columns, metadata, face ids, norms."""
+    """All embedding shards, one by one: bytes, hash, columns, metadata, face ids, norms."""
     sql = (
         "SELECT embedding_shard_id, generation, file, bytes, sha256 FROM core.embedding_shards WHERE file > ?"
         " ORDER BY file LIMIT 1"
@@ -124,7 +123,7 @@ def _embedding_faults(catalog: Catalog, shard_id: int, generation: int, file: st
 
 
 def check_pending(catalog: Catalog) -> list[Problem]:
-    """The norms of the embeddings that are in no shard yet; `check_tables` has checked their size."""
+    """Norms of the pending embeddings; `check_tables` checks their size."""
     wrong = list[int]()
     for number, generation in catalog.generations.items():
         sql = "SELECT face_id, embedding FROM core.pending_embeddings WHERE generation = ? ORDER BY 1"
@@ -135,22 +134,22 @@ def check_pending(catalog: Catalog) -> list[Problem]:
 
 
 def _is_unit(vectors: FloatArray) -> BoolArray:
-    """[n] bool; false for NaN as well."""
+    """[n] bool; False for NaN."""
     unit: BoolArray = np.abs(np.linalg.norm(vectors, axis=1) - 1) <= _NORM_TOLERANCE
     return unit
 
 
 def _metadata_faults(metadata: Mapping[str, Any], expected: Mapping[str, Any]) -> Iterator[str]:
     for key, value in expected.items():
-        # Upgrading the tables leaves the shards as they are.
+        # Upgrades do not rewrite shards.
         older = key == "schema_version" and isinstance(metadata.get(key), int) and 1 <= metadata[key] <= value
         if metadata.get(key) != value and not older:
             yield f"its metadata have {key} = {metadata.get(key)}, the store has {value}"
 
 
 def _holds_faces(catalog: Catalog, shard_id: int, generation: int, table: pa.Table) -> bool:
-    """Whether a shard holds each face that the catalog has in it, once, and besides only vectors of faces that were
-    removed, or are rejected again, or got their vector anew since: the next `erasure.erase` takes those out."""
+    """Whether a shard has each of the catalog's faces once, and otherwise only vectors that the next `erasure.erase`
+    removes: of faces since removed, rejected, or embedded again."""
     with catalog.tables(shard=table.select(["face_id"])):
         wrong = catalog.one(
             """
@@ -168,7 +167,7 @@ def _holds_faces(catalog: Catalog, shard_id: int, generation: int, table: pa.Tab
 
 
 def check_objects(catalog: Catalog, progress: Progress) -> Iterator[list[Problem]]:
-    """Every stored image, a few at a time: its bytes, its hash, and whether it begins as its media type does."""
+    """All stored images, a few at a time: size, hash, and the magic bytes of the media type."""
     sql = (
         "SELECT image_guid, bytes, sha256, media_type, encrypted FROM core.objects WHERE image_guid > ?"
         f" ORDER BY image_guid LIMIT {_OBJECTS}"
@@ -189,7 +188,7 @@ def _object_problems(
     progress(file)
     details = list(_file_faults(catalog, file, size, sha256))
     if not details:
-        # Of an encrypted image only the length can be checked without the key.
+        # Without the key only an encrypted image's length can be checked.
         if encrypted and not looks_encrypted(size):
             details = ["does not have the length of an encrypted image"]
         elif not encrypted and not _begins(catalog.folder.path(file), _MAGIC.get(media_type, b"")):
@@ -203,11 +202,11 @@ def _begins(path: Path, magic: bytes) -> bool:
 
 
 def check_segments(catalog: Catalog, progress: Progress) -> Iterator[list[Problem]]:
-    """Every index segment, one by one, bit by bit against the references and their embeddings."""
+    """All index segments, one by one, bit by bit against references and embeddings."""
     for generation in catalog.generations:
         pieces = _check_segments(catalog, progress)
         while True:
-            with catalog.at(generation):  # not while the caller has the piece
+            with catalog.at(generation):  # not while the caller handles a piece
                 if (piece := next(pieces, None)) is None:
                     break
             yield piece
@@ -234,7 +233,7 @@ def _check_segments(catalog: Catalog, progress: Progress) -> Iterator[list[Probl
 
 
 def _wrong_in_segment(catalog: Catalog, directory: int, row: SegmentRow) -> str | None:
-    """Raises SegmentUnusable, and StoreDamaged where an embedding can't be read."""
+    """Raises SegmentUnusable; StoreDamaged if an embedding cannot be read."""
     (segment,) = open_segments(catalog, directory, [row], removed_numbers(catalog, directory))
     if (damage := segment.verify()) is not None:
         return damage
@@ -248,13 +247,13 @@ def _wrong_in_segment(catalog: Catalog, directory: int, row: SegmentRow) -> str 
     vectors = load_embeddings(catalog, expected["face_id"].to_numpy())
     same, columns = rows_of(expected, vectors, SegmentSecrets.of(catalog).images).columns, found.columns
     differing = [name for name in same.keys() - {"errors"} if not np.array_equal(same[name], columns[name])]
-    if not np.allclose(same["errors"], columns["errors"], rtol=1e-5, atol=0):  # another machine adds in another order
+    if not np.allclose(same["errors"], columns["errors"], rtol=1e-5, atol=0):  # summation order depends on the machine
         differing.append("errors")
     return f"its {', '.join(sorted(differing))} differ from the embeddings and the catalog" if differing else None
 
 
 def check_manifests(catalog: Catalog, progress: Progress) -> list[Problem]:
-    """The manifest of every planned run that is not finished."""
+    """The manifests of planned, unfinished runs."""
     problems = []
     for run in find_runs(catalog, "state = ?", [OPEN]):
         file = manifest_file(run.run_id)
@@ -266,7 +265,7 @@ def check_manifests(catalog: Catalog, progress: Progress) -> list[Problem]:
 
 
 def check_count(catalog: Catalog) -> list[Problem]:
-    """COMMITS: that it is not below the catalog's number was checked when the store was opened."""
+    """COMMITS; opening the store has checked that it does not exceed the catalog's number."""
     if not commit_count.is_damaged(catalog.folder):
         return []
     detail = "one of its numbers is damaged: the catalog could lose its last change unnoticed"
@@ -274,7 +273,7 @@ def check_count(catalog: Catalog) -> list[Problem]:
 
 
 def check_runs(catalog: Catalog, progress: Progress) -> Iterator[list[Problem]]:
-    """The SHA256SUMS of each run, and every file of it that is there and listed, one by one."""
+    """Each run's SHA256SUMS, and its existing listed files, one by one."""
     for run_id in catalog.column("SELECT run_id FROM core.runs ORDER BY run_id"):
         if run_sums.is_damaged(catalog.folder, run_id):
             detail = "it was changed, or a write was cut off: files that it lists may be sound and seem damaged"
@@ -286,7 +285,7 @@ def check_runs(catalog: Catalog, progress: Progress) -> Iterator[list[Problem]]:
 
 
 def check_modes(folder: Folder) -> list[Problem]:
-    """Whether others on the machine may open the store's folder. If not, the modes of its files don't matter."""
+    """Whether others may open the store's folder; if not, file modes do not matter."""
     if folder.is_private():
         return []
     wide = sum(map(_is_wide, folder.root.rglob("*")))
@@ -295,7 +294,7 @@ def check_modes(folder: Folder) -> list[Problem]:
 
 
 def _is_wide(path: Path) -> bool:
-    """Whether it is a file that others may open; not one that was deleted or renamed meanwhile."""
+    """Whether it is a file that others may open; False if deleted or renamed meanwhile."""
     try:
         return path.is_file() and bool(path.stat().st_mode & 0o077)
     except FileNotFoundError:
@@ -303,10 +302,10 @@ def _is_wide(path: Path) -> bool:
 
 
 def check_orphans(catalog: Catalog, files: Iterable[str]) -> list[Problem]:
-    """One problem for each of `files` that exists and that no row names.
+    """One problem for each existing file of `files` that no row names.
 
-    `files` were listed before, so that the catalog does not wait for the listing. A file that was being stored then is
-    committed or declared now; one that was being deleted is gone.
+    `files` must be listed before, outside the catalog's thread: a file being stored then is committed or declared by
+    now, one being deleted is missing.
     """
     runs = dict(catalog.rows("SELECT run_id, state FROM core.runs"))
     unfinished = {run for run, state in runs.items() if state != "finished"}
@@ -329,7 +328,7 @@ def _is_page(file: str) -> bool:
 
 
 def list_files(root: Path) -> Iterator[str]:
-    """The relative paths of all files of a store, needed or orphans."""
+    """The relative paths of all files of a store."""
     current = (root / CURRENT_NAME).read_text("utf-8").strip()
     for entry in root.iterdir():
         if entry.is_file() and _OURS.fullmatch(entry.name) and entry.name not in (current, current + ".wal"):
@@ -354,7 +353,7 @@ def _needed(catalog: Catalog) -> set[str]:
 
 
 def _of_run(file: str, runs: dict[str, str], unfinished: set[str]) -> bool:
-    """Whether the file is one that a run keeps, or may belong to an unfinished run. Not a page, which is noted."""
+    """Whether a run keeps the file, or an unfinished run may own it. Not for pages, which are recorded."""
     if _is_page(file):
         return False
     parts = PurePosixPath(file).parts

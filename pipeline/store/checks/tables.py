@@ -1,6 +1,6 @@
-"""Checks of the catalog's tables: each rule is a query for the rows that break it, most of them in rules.sql.
+"""Checks of the catalog's tables: each rule is a query for offending rows, most of them in rules.sql.
 
-There are no foreign keys and few primary keys (see schema.py), so references and uniqueness are verified here.
+There are few keys (see schema.py), so references and uniqueness are verified here.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from pipeline.store.records import Problem
 from pipeline.store.schema import MAX_DIRECTORIES, TABLES, VIEWS, embedded
 
 RESTORE: Final = "Restore the store from a backup."
-_SHOWN = 20  # of the rows that break one rule
+_SHOWN = 20  # rows per broken rule
 
-# column -> the column of another table that it refers to, in every table; null refers to nothing.
+# column of any table -> the column that it refers to; null refers to nothing
 _REFERENCES: Final = {
     "generation": "generations.generation",
     "current_generation": "generations.generation",
@@ -71,9 +71,9 @@ _COUNTERS = (
     ("next_correction_id", "corrections", "correction_id"),
     ("next_correction_id", "facts", "correction_id"),
 )
-# For the rules: the faces of the current generation that have a stored embedding.
+# For the rules: the generation's faces with a stored embedding.
 _EMBEDDED: Final = f"WITH embedded AS ({embedded('{g}')})\n"
-# (table, its row with all keys but one changed): one per index.
+# (table, a row with all keys but one changed): one per index
 _REINSERTED = (
     ("generations", "*"),
     ("accounts", "* REPLACE ('' AS user_id)"),
@@ -83,13 +83,13 @@ _REINSERTED = (
     ("runs", "*"),
     ("shards", "*"),
 )
-# The other generation may lack faces, until its build is called again.
+# The other generation may lack faces until its build continues.
 _OF_CURRENT: Final = frozenset({"a face without detection"})
-_RULE: Final = re.compile(r"^-- (.+)\n((?:[^-\n].*\n)+)", re.MULTILINE)  # of rules.sql: what is wrong, query
+_RULE: Final = re.compile(r"^-- (.+)\n((?:[^-\n].*\n)+)", re.MULTILINE)  # of rules.sql: problem, query
 
 
 def _rules(generations: Sequence[int]) -> Iterator[tuple[str, str]]:
-    """(what is wrong, query for where)."""
+    """(problem, query for the offending rows)."""
     for child in (f"{table}.{column}" for table, columns in TABLES.items() for column in columns):
         table, column = child.split(".")
         parent = _REFERENCES.get(column, child)
@@ -118,9 +118,9 @@ def _rules(generations: Sequence[int]) -> Iterator[tuple[str, str]]:
 
 
 def check_tables(catalog: Catalog) -> Iterator[list[Problem]]:
-    """Everything that is wrong inside the catalog, piece by piece: the first rows of each rule.
+    """Problems inside the catalog, piece by piece: the first rows of each rule.
 
-    Ends early where a block or an index is broken: the rules would only find the same again.
+    Ends early if a block or index is broken: the rules would find the same again.
     """
     broken = []
     for table in TABLES:
@@ -140,7 +140,7 @@ def check_tables(catalog: Catalog) -> Iterator[list[Problem]]:
 
 
 def _check_blocks(catalog: Catalog, table: str) -> list[Problem]:
-    """Reads every value of a table: DuckDB verifies the checksum of each block it reads."""
+    """Reads every value: DuckDB verifies the checksum of each block."""
     try:
         catalog.rows(f"SELECT bit_xor(hash(t)) FROM core.{table} t")
     except (StoreError, duckdb.Error) as exc:
@@ -154,7 +154,7 @@ def _detail(exc: StoreError | duckdb.Error) -> str:
 
 
 def _check_indexes(catalog: Catalog) -> list[Problem]:
-    """Inserts an existing row again and rolls back: each index must be readable, and refuse it."""
+    """Inserts an existing row again and rolls back: each index must be readable and refuse it."""
     problems: list[Problem] = []
     if catalog.read_only:
         return problems
@@ -171,7 +171,7 @@ def _check_indexes(catalog: Catalog) -> list[Problem]:
         except (StoreError, duckdb.Error) as exc:
             problems.append(Problem("catalog", where, _detail(exc), RESTORE))
         finally:
-            with suppress(StoreError, duckdb.Error):  # a broken index has ended the transaction already
+            with suppress(StoreError, duckdb.Error):  # a broken index has ended the transaction
                 catalog.execute("ROLLBACK")
     return problems
 

@@ -1,1 +1,1 @@
-"""The transactions that change identities, faces or embeddings."""
+"""Transactions that change identities, faces or embeddings."""

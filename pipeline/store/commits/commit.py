@@ -1,11 +1,11 @@
 """Commits changes of people: the only code that writes persons, references, constraints and the log of changes.
 
-Pictures are written durably under new names before (`write_pictures`). One transaction has the rows that name them, all
-other rows of the change, and its row in the log. Files that are no longer needed are listed in it, and unlinked later.
+Pictures are durable before the transaction that names them (`write_pictures`). Unneeded files are listed in it and
+deleted later.
 
 Changes that wait while the catalog's thread is busy share its next transaction (group commit; DeWitt et al. 1984,
-"Implementation Techniques for Main Memory Database Systems"): the cost of a transaction hardly depends on how many
-changes it has. A statement costs as much as many rows, so rows of one table are collected.
+"Implementation Techniques for Main Memory Database Systems"): its cost hardly depends on their number. A statement
+costs as much as many rows, so rows of one table are collected.
 """
 
 from __future__ import annotations
@@ -44,23 +44,23 @@ from pipeline.store.schema import arrow_table
 from pipeline.types import OK, QUALITIES, Measured
 
 _WHOSE: Final = ("person_id", "outcome")
-_WHY: Final = ("similarity_score", "rejection_reasons")  # of a generation
-FACE_COLUMNS: Final = (*_WHOSE, *_WHY)  # that a correction sets
-_FACE: Final = ("face_id", "ordinal", *_WHOSE)  # of a posted one
+_WHY: Final = ("similarity_score", "rejection_reasons")  # per generation
+FACE_COLUMNS: Final = (*_WHOSE, *_WHY)  # set by corrections
+_FACE: Final = ("face_id", "ordinal", *_WHOSE)  # of a posted face
 _PLACE: Final = ("x1", "y1", "x2", "y2", "landmarks", "confidence")
 _DETECTION: Final = (*_PLACE, *QUALITIES)
-_ABOUT: Final = ("face_id", "person_id", "other_id")  # of a constraint
+_ABOUT: Final = ("face_id", "person_id", "other_id")  # of constraints
 _THESE: Final = "(SELECT unnest(?::UUID[]))"
-_MOST: Final = 32  # changes in one transaction; more would delay the first
-_FEW_UPDATED: Final = 16  # rows that are written faster one by one than from an Arrow table
-_FEW: Final = 32  # removed pictures of a change; those of larger ones are left to `unlink_needless`
+_MOST: Final = 32  # per transaction; more would delay the first
+_FEW_UPDATED: Final = 16  # up to this many rows, single updates are faster than an Arrow table
+_FEW: Final = 32  # removed pictures per change; more are left to `unlink_needless`
 
 
 # Pictures
 
 
 def write_pictures(folder: Folder, pictures: Sequence[Picture], image_key: bytes | None) -> dict[str, Row]:
-    """Writes each picture to its file, durably; returns their rows for core.objects by guid.
+    """Durably writes pictures; returns their rows of core.objects by guid.
 
     Raises StoreFull, StoreUnwritable.
     """
@@ -75,7 +75,7 @@ def write_pictures(folder: Folder, pictures: Sequence[Picture], image_key: bytes
 
 @dataclass(frozen=True, eq=False)
 class Waiting:
-    """A change that waits for its commit. Its pictures are on disk."""
+    """A change to be committed, its pictures on disk."""
 
     change: Change
     pictures: Sequence[Row]  # for core.objects
@@ -86,13 +86,13 @@ class GroupCommit:
     """Changes that wait for the catalog's thread."""
 
     def __init__(self, begin: Callable[[Callable[[Catalog], None]], object]) -> None:
-        """`begin` makes the catalog's thread do something; if it raises, that is not done."""
+        """`begin` queues work for the catalog's thread; if it raises, the work never runs."""
         self._begin = begin
         self._lock = threading.Lock()
         self._waiting: deque[Waiting] = deque()
 
     def commit(self, change: Change, pictures: Sequence[Row]) -> Committed:
-        """Commits the change. Raises what `write_changes` does."""
+        """Commits the change. Raises as `write_changes`."""
         waiting = Waiting(change, pictures)
         with self._lock:
             self._waiting.append(waiting)
@@ -103,17 +103,17 @@ class GroupCommit:
                 if waiting in self._waiting:
                     self._waiting.remove(waiting)
                     raise
-            # An earlier call of `_commit_next` has taken it, and sets its answer.
+            # An earlier `_commit_next` took it, and will set its answer.
         return waiting.answer.result()
 
     def _commit_next(self, catalog: Catalog) -> None:
-        """On the catalog's thread: commits the changes that wait, if an earlier call has not done it."""
+        """On the catalog's thread: commits waiting changes, unless an earlier call did."""
         group = self._take()
         if group:
             _commit(catalog, group)
 
     def _take(self) -> list[Waiting]:
-        """The oldest change and those after it, up to the first that touches a person whom one of them touches."""
+        """The oldest changes, up to the first that shares a person with an earlier one."""
         group: list[Waiting] = []
         touched: set[str] = set()
         with self._lock:
@@ -128,7 +128,8 @@ class RolledBack(Exception):
 
 
 def _commit(catalog: Catalog, group: Sequence[Waiting]) -> None:
-    """A change that is refused must not fail the others: then each half gets a transaction of its own."""
+    """If the transaction is rolled back, commits each half separately, so that a refused change does not fail the
+    others."""
     try:
         answers = _in_one_transaction(catalog, group)
     except RolledBack as exc:
@@ -147,7 +148,7 @@ def _commit(catalog: Catalog, group: Sequence[Waiting]) -> None:
 
 
 def _in_one_transaction(catalog: Catalog, group: Sequence[Waiting]) -> list[Committed]:
-    """Raises RolledBack from an error before the COMMIT; after any other the transaction may be committed or not."""
+    """Raises RolledBack for errors before the COMMIT; after any other error the transaction may be committed."""
     with catalog.transaction("change"):
         try:
             pictures = [row for waiting in group for row in waiting.pictures]
@@ -161,8 +162,8 @@ def _in_one_transaction(catalog: Catalog, group: Sequence[Waiting]) -> list[Comm
 
 
 def commit_switching(catalog: Catalog, change: Change, pictures: Sequence[Row]) -> Committed:
-    """Commits a change that was decided by the store's newer generation, and makes that the current one. Raises what
-    `write_changes` does, and ReindexMissing."""
+    """Commits a change computed with the newer generation, and makes that the current one. Raises as `write_changes`,
+    and ReindexMissing."""
     with catalog.at(None), switching(catalog):
         return _write(catalog, [change], pictures)[0]
 
@@ -176,7 +177,7 @@ def _write(catalog: Catalog, changes: Sequence[Change], pictures: Sequence[Row])
 
 
 def _require_fitting(change: Change, size: int) -> None:
-    """Raises StoreError if the parts of a change don't fit each other."""
+    """Raises StoreError if parts of a change contradict each other."""
     new = {person_id for person_id, old in change.before.persons.items() if old is None}
     kept = {*change.after.persons, *change.after.references, *change.seen, *change.replaced}
     faces = {face.face_id for face in change.photo.faces} if change.photo else change.vectors.keys()
@@ -195,22 +196,22 @@ def _require_fitting(change: Change, size: int) -> None:
 
 @dataclass(frozen=True)
 class _Numbered:
-    """A change with the numbers that its transaction drew."""
+    """A change with the numbers assigned in its transaction."""
 
     change: Change
     directory: int
-    after: Rows  # with the numbers of new persons, and the origin of new constraints
+    after: Rows  # with numbers of new persons and origins of new constraints
     seqs: Mapping[str, int]  # of new persons
     reference_seqs: Mapping[str, int]  # of new references, by person
     correction_id: int | None
-    position: int  # of its row in the log, if it has one, among the changes of the transaction
+    position: int  # in the log, if logged, among the transaction's changes
 
 
 def write_changes(catalog: Catalog, changes: Sequence[Change], now: datetime) -> list[Committed]:
-    """Writes the rows of changes, inside a transaction; no two of them touch the same person. The rows of their
-    pictures in core.objects are the caller's.
+    """Inside a transaction: writes the rows of changes with disjoint persons. Their pictures' rows in core.objects are
+    left to the caller.
 
-    Raises TooManyDirectories, DirectoryUnknown, and StoreError for rows that are not there.
+    Raises TooManyDirectories, DirectoryUnknown; StoreError for missing rows.
     """
     parts = _numbered(catalog, changes, now)
     for part in parts:
@@ -228,7 +229,7 @@ def write_changes(catalog: Catalog, changes: Sequence[Change], now: datetime) ->
         touched = {*part.after.references, *part.change.before.references, *owners} - in_both
         keep_references(catalog, part.directory, touched, [*faces], change.leaving)
         if catalog.other is not None and change.is_logged and change.before.references:
-            remove_unshown_posts(catalog, [*change.before.references])  # that only the other generation knew them by
+            remove_unshown_posts(catalog, [*change.before.references])  # references in the other generation only
         if part.correction_id is not None:
             place = part.correction_id, part.directory or None, part.position
             corrections.keep(catalog, part.change, *place, now, part.after.facts)
@@ -240,7 +241,7 @@ def write_changes(catalog: Catalog, changes: Sequence[Change], now: datetime) ->
 
 
 def _numbered(catalog: Catalog, changes: Sequence[Change], now: datetime) -> list[_Numbered]:
-    """Draws the numbers, in the order of the changes: sequence numbers are the order of insertion."""
+    """Assigns numbers in the order of the changes: sequence numbers are the insertion order."""
     ((first_seq, first_correction),) = catalog.rows("SELECT next_person_seq, next_correction_id FROM core.store")
     free_seqs, free_corrections = itertools.count(first_seq), itertools.count(first_correction)
     directories: dict[tuple[int, str], int] = {}
@@ -249,7 +250,7 @@ def _numbered(catalog: Catalog, changes: Sequence[Change], now: datetime) -> lis
         place, persons, chosen = (change.account_id, change.directory), change.after.persons, change.after.references
         if place not in directories:
             directories[place] = _directory(catalog, change, now)
-        # An undo brings persons back with their numbers.
+        # An undo restores persons with their numbers.
         before = change.before.persons
         new = [p for p, columns in persons.items() if before[p] is None and not (columns or {}).get("seq")]
         seqs = {person_id: next(free_seqs) for person_id in new}
@@ -271,7 +272,7 @@ def _numbered(catalog: Catalog, changes: Sequence[Change], now: datetime) -> lis
 
 
 def _directory(catalog: Catalog, change: Change, now: datetime) -> int:
-    """The directory's id; 0 for one without persons, whose photos are deleted. A first person makes the directory."""
+    """The directory's id; 0 without persons, if only photos are deleted. The first person creates the directory."""
     place = change.account_id, change.directory
     number = find_directory(catalog, *place)
     if number is None and None in change.before.persons.values():
@@ -282,7 +283,7 @@ def _directory(catalog: Catalog, change: Change, now: datetime) -> int:
 
 
 def _complete(after: Rows, seqs: Mapping[str, int], drawn: Fact) -> Rows:
-    """With the numbers of new persons and the origin of new constraints. Those that an undo brings back have theirs."""
+    """Adds numbers of new persons and origins of new constraints. Constraints restored by an undo have theirs."""
     if not seqs and not after.facts:
         return after
     persons = {p: {**(columns or {}), "seq": seqs[p]} if p in seqs else columns for p, columns in after.persons.items()}
@@ -294,7 +295,7 @@ def _complete(after: Rows, seqs: Mapping[str, int], drawn: Fact) -> Rows:
 
 
 def _remove(catalog: Catalog, part: _Numbered) -> None:
-    """Photos that leave, and references that others take the place of."""
+    """Removes deleted photos and replaced references."""
     change = part.change
     if change.leaving:
         remove_photos(catalog, change.account_id, change.leaving, change.leaving_status)
@@ -316,14 +317,14 @@ def _change_constraints(catalog: Catalog, part: _Numbered) -> None:
 
 
 def _change_faces(catalog: Catalog, part: _Numbered) -> None:
-    """Whose faces are; and the vectors of those that are no longer rejected, which wait for `compact` as those of posts
-    do, or that are rejected again."""
+    """Updates faces. Vectors of formerly rejected faces are pending until `compact`, like those of posts; those of
+    newly rejected faces are deleted."""
     faces = part.after.faces
     if faces:
         rows = [{"generation": catalog.generation, "face_id": f, **row} for f, row in faces.items()]
         _update(catalog, "faces", ["face_id"], _WHOSE, rows)
         _update(catalog, "detections", ["generation", "face_id"], _WHY, rows)
-        if catalog.other is not None:  # which decided none of them so
+        if catalog.other is not None:  # its scores no longer apply
             sql = (
                 "UPDATE core.detections SET similarity_score = NULL, rejection_reasons = NULL"
                 " WHERE generation = ? AND face_id IN (SELECT unnest(?::BIGINT[]))"
@@ -340,20 +341,21 @@ def _change_faces(catalog: Catalog, part: _Numbered) -> None:
             for face_id, vector in part.change.admitted.items()
         ],
     )
-    if part.change.admitted and catalog.other is not None:  # its build embeds them
+    if part.change.admitted and catalog.other is not None:  # its build will embed them
         sql = "DELETE FROM core.detections WHERE generation = ? AND face_id IN (SELECT unnest(?::BIGINT[]))"
         catalog.execute(sql, [catalog.other.number, [*part.change.admitted]])
 
 
 def _measured(catalog: Catalog, change: Change, face_id: int) -> Iterator[tuple[dict[str, int], Measured]]:
-    """What the other generation has of a face, if there is one and its model measured the face."""
+    """A face's data in the other generation, if its model measured the face."""
     measured, other = change.measured.get(face_id), catalog.other
     if measured is not None and other is not None and other.identity.model == measured.model:
         yield {"generation": other.number, "face_id": face_id}, measured
 
 
 def _insert_photos(catalog: Catalog, parts: Sequence[_Numbered], now: datetime) -> None:
-    """Posted images. Their embeddings wait for `compact`: a reader would have to open a Parquet file for each."""
+    """Inserts posted images. Their embeddings are pending until `compact`: otherwise readers would open a Parquet file
+    for each."""
     media: list[dict[str, Any]] = []
     faces: list[dict[str, Any]] = []
     detections: list[dict[str, Any]] = []
@@ -383,7 +385,7 @@ def _insert_photos(catalog: Catalog, parts: Sequence[_Numbered], now: datetime) 
 def _media_row(change: Change, photo: PostedPhoto, now: datetime) -> dict[str, Any]:
     image = asdict(photo.image)
     if all(face.ordinal > 0 for face in photo.faces):
-        # They are of the largest face. Without it among the references nobody would remove them with its person.
+        # They belong to the largest face. If that is no reference, nothing would delete them with its person.
         image |= {"name": None, "external_id": None}
     return {
         "media_id": photo.media_id,
@@ -396,8 +398,7 @@ def _media_row(change: Change, photo: PostedPhoto, now: datetime) -> dict[str, A
 
 
 def _change_persons(catalog: Catalog, parts: Sequence[_Numbered], now: datetime) -> None:
-    """Inserts and updates persons, and counts photos that show them. `seq` finds a row's block, the id proves that it
-    is the row."""
+    """Inserts and updates persons, and their counters. `seq` locates a row's block, the id proves the row."""
     made: list[dict[str, Any]] = []
     changed: dict[tuple[str, ...], list[dict[str, Any]]] = defaultdict(list)
     seen: list[dict[str, Any]] = []
@@ -444,7 +445,7 @@ def _delete_persons(catalog: Catalog, part: _Numbered) -> None:
 
 
 def _insert_references(catalog: Catalog, parts: Sequence[_Numbered]) -> set[str]:
-    """Returns the persons who got theirs in the other generation as well: their face was posted with both vectors."""
+    """Returns the persons with a new reference in both generations: their posted face has both vectors."""
     rows, in_both = list[dict[str, Any]](), set[str]()
     is_kept = catalog.other is not None and catalog.other.complete
     for part in parts:
@@ -480,7 +481,7 @@ def _update(
     rows: Sequence[Mapping[str, Any]],
     before: Mapping[str, str] = {},
 ) -> None:
-    """Sets columns of rows; `before`: SQL that a value is added to. Raises StoreError unless each row is there."""
+    """Sets columns of rows; `before`: SQL prefix of a value, to add to it. Raises StoreError if a row is missing."""
     names = list(names)
     count = 0
     if len(rows) <= _FEW_UPDATED:

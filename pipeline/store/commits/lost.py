@@ -1,12 +1,12 @@
-"""`check --repair` of a store whose last transactions are gone: it goes on without them, and deletes nothing of theirs.
+"""`check --repair` of a store that lost its last transactions: continues without them, and deletes none of their files.
 
-Before the catalog is opened for writing its log is copied into quarantine, and cut off where DuckDB can't replay it any
-more; then the pictures and embeddings that no row names go into quarantine. Only then does the count agree again, so a
-repair that is cut off is simply repeated.
+Before opening the catalog for writing, copies its log into quarantine and truncates it where DuckDB cannot replay it;
+then quarantines pictures and embeddings that no row names. Only then do the counts agree, so an interrupted repair is
+repeated.
 
-A log is a header and entries, each of them its length and checksum (8 bytes each) and its payload. The entries of a
-transaction name a table and give the rows that changed in it; one without content ends the transaction. Only DuckDB
-decides whether an entry is sound. This reads also what DuckDB refuses, so what it tells may be wrong.
+A log is a header and entries: length and checksum (8 bytes each), payload. A transaction's entries name a table and its
+changed rows; one without content ends it. Only DuckDB decides whether an entry is sound. This code also reads entries
+that DuckDB refuses, so its output may be wrong.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from pipeline.store.records import Problem
 _END: Final = bytes.fromhex("0500000000000000 e7fe7d722fed3d5e 640064ffff")
 _TABLE: Final = re.compile(rb"\x04core.([a-z_]+)\xff\xff\xff\xff", re.DOTALL)
 _NUMBER: Final = re.compile(rb"f\x00\x08(.{8})", re.DOTALL)
-_TEXT: Final = re.compile(rb"m\x00([\x00-\x7f]|[\x80-\xff][\x00-\x7f])")  # followed by so many bytes
-_TELLING: Final = frozenset({"persons", "corrections", "directories"})  # not `accounts`, whose texts are secret
-_MOST_SHOWN: Final = 400  # characters of a change
+_TEXT: Final = re.compile(rb"m\x00([\x00-\x7f]|[\x80-\xff][\x00-\x7f])")  # followed by that many bytes
+_TELLING: Final = frozenset({"persons", "corrections", "directories"})  # not `accounts`: its texts are secret
+_MOST_SHOWN: Final = 400  # characters per change
 
 
 @dataclass(frozen=True)
 class Loss:
-    """What a store has lost: the transactions after `last`; `number` is above that of every one that it ever had."""
+    """Lost transactions: those after `last`; `number` exceeds all that ever existed."""
 
     where: str
     detail: str
@@ -50,11 +50,11 @@ class Loss:
 
     @property
     def log(self) -> str:
-        """Where the log is kept, under a name that a repair that is repeated finds again, and no other repair uses."""
+        """The quarantined log. A repeated repair finds the same name, other repairs use others."""
         return f"{QUARANTINE}/{log_of(Path(self.where))}.{self.number}"
 
     def keep_log(self, folder: Folder, end: int | None) -> None:
-        """Copies the log into quarantine, then cuts it off at `end` (None: DuckDB does that itself)."""
+        """Copies the log into quarantine, then truncates it at `end` (None: DuckDB does)."""
         log = log_of(folder.path(self.where))
         if log.is_dir():
             folder.quarantine(log.name)
@@ -68,7 +68,7 @@ class Loss:
             folder.truncate(log.name, end, "catalog")
 
     def accept(self, catalog: Catalog) -> list[Problem]:
-        """Before any other transaction, and before anything is deleted: goes on without what is lost."""
+        """Continues without the lost transactions. Must run before any other transaction or deletion."""
         folder = catalog.folder
         unnamed = [file for file in sorted(cleanup.unnamed_files(catalog)) if file.startswith("embeddings/")]
         for file in unnamed:
@@ -76,7 +76,7 @@ class Loss:
         pictures = cleanup.quarantine_images(catalog)
         catalog.start_count(self.number)
         with catalog.transaction("count_commits"):
-            changes.begin_again(catalog)  # readers may know what is lost
+            changes.begin_again(catalog)  # readers may have seen lost changes
         log = folder.path(self.log)
         kept, lost = _split_at(log.read_bytes() if log.exists() else b"", self.last)
         aside = f"kept in {QUARANTINE}/: {pictures} pictures, {len(unnamed)} files of embeddings"
@@ -87,10 +87,10 @@ class Loss:
 
 
 def look_for_loss(folder: Folder) -> Loss | None:
-    """What the store has lost. Copies the log into quarantine and cuts it off after the last transaction that DuckDB
-    can replay.
+    """Returns the loss, or None. Copies the log into quarantine, and truncates it after the last transaction that
+    DuckDB can replay.
 
-    Raises StoreDamaged if the catalog can't be read without its log either.
+    Raises StoreDamaged if the catalog is unreadable even without its log.
     """
     file, recorded, end = catalog_file(folder), commit_count.recorded(folder), None
     try:
@@ -111,9 +111,9 @@ def look_for_loss(folder: Folder) -> Loss | None:
 
 
 def _sound_beginning(folder: Folder, file: Path) -> tuple[int | None, int]:
-    """The last transaction of the log that DuckDB can replay, and where it ends."""
+    """The last transaction of the log that DuckDB can replay, and its end."""
     with _trials(folder, file) as last_of:
-        last_of(b"")  # raises if the catalog is damaged, too
+        last_of(b"")  # raises if the catalog itself is damaged
         log = log_of(file).read_bytes() if log_of(file).is_file() else b""
         ends = _ends(log)
 
@@ -130,8 +130,8 @@ def _sound_beginning(folder: Folder, file: Path) -> tuple[int | None, int]:
 
 @contextmanager
 def _trials(folder: Folder, file: Path) -> Iterator[Callable[[bytes], int | None]]:
-    """Tells the last transaction that the catalog would have with another log. DuckDB finds a log by the name of the
-    catalog, so this gives it a second one, on a disk without hard links that of a copy."""
+    """Yields a function: the last transaction that the catalog would have with another log. DuckDB finds a log by the
+    catalog's name, so this makes a second name (a copy if there are no hard links)."""
     place = folder.path(f"{QUARANTINE}/trial")
     trial = place / file.name
 
@@ -139,7 +139,7 @@ def _trials(folder: Folder, file: Path) -> Iterator[Callable[[bytes], int | None
         log_of(trial).write_bytes(log)
         return last_commit(trial, folder.root)
 
-    shutil.rmtree(place, ignore_errors=True)  # of a repair that was cut off
+    shutil.rmtree(place, ignore_errors=True)  # of an interrupted repair
     folder.make(f"{QUARANTINE}/trial")
     try:
         with disk_errors(folder.root):
@@ -152,15 +152,15 @@ def _trials(folder: Folder, file: Path) -> Iterator[Callable[[bytes], int | None
         shutil.rmtree(place, ignore_errors=True)
 
 
-# What DuckDB's log of the catalog says
+# Reading DuckDB's log
 
 
 @dataclass(frozen=True)
 class LoggedChange:
-    """A transaction of the log, or several if what ended them is damaged."""
+    """A logged transaction, or several if the end of one is damaged."""
 
     numbers: Sequence[int]  # as core.commits counts them
-    tables: Mapping[str, list[str]]  # the tables that it changed, with their new texts if these tell anything
+    tables: Mapping[str, list[str]]  # changed tables, with new texts of the telling ones
 
     def __str__(self) -> str:
         shown = [" ".join([name, *texts]) for name, texts in self.tables.items() if name not in ("commits", "store")]
@@ -169,12 +169,12 @@ class LoggedChange:
 
 
 def _ends(log: bytes) -> list[int]:
-    """Where the log can be cut off: at its begin, and after each transaction."""
+    """Where the log can be truncated: at 0 and after each transaction."""
     return [0, *(match.end() for match in re.finditer(re.escape(_END), log))]
 
 
 def _split_at(log: bytes, last: int) -> tuple[int, list[LoggedChange]]:
-    """How many transactions up to number `last` are in the log, and those that follow."""
+    """The number of logged transactions up to `last`, and the following ones."""
     changes = [change for start, end in pairwise([*_ends(log), len(log)]) if (change := _change(log[start:end])).tables]
     following = list(dropwhile(lambda change: change.numbers and max(change.numbers) <= last, changes))
     return len(changes) - len(following), following

@@ -1,10 +1,9 @@
-"""A second generation of a store's numbers, by another model: begun, built while the current one answers, completed,
-made the current one, dropped. People, faces and constraints belong to no generation and stay as they are.
+"""A second generation of a store's numbers, by another model: begun, built while the current one is in use, completed,
+switched to, dropped. People, faces and constraints are independent of generations.
 
-A generation that is being built gets the detections and vectors of all faces, some photos in each transaction; commits
-of new photos bring theirs with them. So the tables tell which faces are left, and nothing has to be remembered of a
-build that was killed. Once no face is left, the generation gets its references and is complete: from then on each
-change keeps them (`keep_references`), whichever of the two generations is the current one.
+A build adds detections and vectors, some photos per transaction; commits of new photos add theirs. The tables show
+which faces are left, so a killed build can continue. When none is left, the generation gets its references and is
+complete. From then on each change maintains them (`keep_references`), whichever generation is current.
 """
 
 from __future__ import annotations
@@ -32,13 +31,14 @@ from pipeline.store.records import MEASURED_SCHEMA, Generation, StoreIdentity
 from pipeline.store.schema import QUALITY, embedded
 from pipeline.types import QUALITIES
 
-# The tables with rows of generations, and those of them whose rows name files.
+# Tables with rows per generation, and those with files.
 _OF_GENERATION: Final = (
     *("detections", "embeddings", "pending_embeddings", "reference_faces", "tombstones"),
     *("embedding_shards", "segments", "generations"),
 )
 _WITH_FILES: Final = frozenset({"embedding_shards", "segments"})
-# The faces of the first $3 media above $2 of which some have no detection in the generation $1; $4: the current one.
+# Faces without a detection in generation $1, of the first $3 media above $2 with such faces; $4: the current
+# generation.
 _LEFT: Final = f"""
     WITH wanted AS MATERIALIZED (
         SELECT DISTINCT media_id FROM core.faces f WHERE media_id > $2 AND outcome <> 'removed'
@@ -58,9 +58,8 @@ _LEFT: Final = f"""
 
 
 def _references(person_ids: str) -> str:
-    """References in the generation $1 for those of these persons (an SQL query) who have none there: the face that is
-    theirs in $2, with its picture, number and commit; if that has no vector, or there is none, their best face that has
-    one."""
+    """References in generation $1 for those of these persons (an SQL query) without one: the face of their reference in
+    $2, with its picture, number and commit; if that has no vector, or there is none, their best face with one."""
     return f"""
         WITH who AS MATERIALIZED (
             SELECT person_id FROM ({person_ids}) WHERE person_id NOT IN
@@ -78,10 +77,10 @@ def _references(person_ids: str) -> str:
 
 
 def begin(catalog: Catalog, identity: StoreIdentity) -> int:
-    """Begins a generation; returns its number. Raises ReindexUnderWay if there is another one already."""
+    """Begins a generation; returns its number. Raises ReindexUnderWay if another one exists."""
     if catalog.other is not None:
         raise ReindexUnderWay(path=catalog.folder.root, weights=catalog.other.identity.weights)
-    cleanup.unlink_pending(catalog)  # of a generation of the same number that was dropped
+    cleanup.unlink_pending(catalog)  # of a dropped generation with the same number
     number = _number(catalog)
     with _changing(catalog, "reindex_begin"):
         catalog.insert("generations", [generation_row(number, identity, utc_now(), complete=False)])
@@ -89,13 +88,13 @@ def begin(catalog: Catalog, identity: StoreIdentity) -> int:
 
 
 def left(catalog: Catalog, after: int, photos: int) -> pa.Table:
-    """The faces, by photo, that the other generation does not have: of the first `photos` media above the id `after`.
-    If there is none, all faces."""
+    """The faces missing in the other generation (if none, all faces), by photo: of the first `photos` such media above
+    id `after`."""
     return catalog.read(_LEFT, [_number(catalog), after, photos, catalog.generation])
 
 
 def count_left(catalog: Catalog) -> int:
-    """The number of these faces."""
+    """The number of missing faces."""
     sql = (
         "SELECT count(*) FROM core.faces f WHERE outcome <> 'removed' AND NOT EXISTS"
         " (SELECT 1 FROM core.detections d WHERE d.face_id = f.face_id AND d.generation = ?)"
@@ -105,7 +104,7 @@ def count_left(catalog: Catalog) -> int:
 
 @dataclass(frozen=True)
 class MeasuredFaces:
-    """Faces as the other generation has them, their vectors in a file."""
+    """Faces in the other generation, their vectors in a file."""
 
     model: str  # `StoreIdentity.model`
     faces: pa.Table  # MEASURED_SCHEMA
@@ -113,7 +112,7 @@ class MeasuredFaces:
 
 
 def write_measured(folder: Folder, other: Generation, faces: pa.Table, file: str) -> MeasuredFaces:
-    """Writes the vectors of faces (MEASURED_SCHEMA) into this embedding shard, for `insert_measured`. Raises StoreFull,
+    """Writes vectors of faces (MEASURED_SCHEMA) to this embedding shard, for `insert_measured`. Raises StoreFull,
     StoreUnwritable."""
     faces = faces.select(MEASURED_SCHEMA.names).cast(MEASURED_SCHEMA)
     vectors = faces.filter(pc.is_valid(faces["embedding"]))
@@ -128,8 +127,8 @@ def write_measured(folder: Folder, other: Generation, faces: pa.Table, file: str
 def insert_measured(
     catalog: Catalog, measured: MeasuredFaces, run_id: str | None = None, shard: int | None = None
 ) -> None:
-    """Inside a transaction: the rows of these faces, but for those that were removed meanwhile, or that the other
-    generation has by now. If it is another one by now, nothing."""
+    """Inside a transaction: inserts these faces, except removed ones and ones that the other generation already has.
+    Does nothing if its model is another by now."""
     other = catalog.other
     if other is None or other.identity.model != measured.model:
         return
@@ -149,15 +148,15 @@ def insert_measured(
 
 
 def commit_measured(store: OpenStore, faces: pa.Table, counts: Mapping[str, Any]) -> None:
-    """Commits faces (MEASURED_SCHEMA) of the generation that is being built, and adds `counts` (numbers, lists) to what
-    it counts. The vectors' file first, then one transaction. Raises ReindexMissing, StoreFull, StoreUnwritable."""
+    """Commits faces (MEASURED_SCHEMA) of the generation being built, and adds `counts` (numbers, lists) to `built`.
+    Writes the file, then one transaction. Raises ReindexMissing, StoreFull, StoreUnwritable."""
     other = store.submit(_other)
     file = f"embeddings/g{other.number:04d}/again-{pc.min(faces['face_id'])}-{str(uuid.uuid4())[:8]}.parquet"
     try:
         store.submit(_commit_measured, write_measured(store.folder, other, faces, file), counts)
     finally:
         store.submit(_discard_unnamed, file)
-    rewrite_stale_shards(StoreAt(store, other.number))  # without the faces that were removed meanwhile
+    rewrite_stale_shards(StoreAt(store, other.number))  # drops faces removed meanwhile
 
 
 def _discard_unnamed(catalog: Catalog, file: str) -> None:
@@ -177,13 +176,13 @@ def _commit_measured(catalog: Catalog, measured: MeasuredFaces, counts: Mapping[
 
 
 def built(catalog: Catalog) -> dict[str, Any]:
-    """What the builds of the current generation counted."""
+    """The counts of the current generation's builds."""
     text = catalog.one("SELECT built FROM core.generations WHERE generation = ?", [catalog.generation])
     return dict(json.loads(text)) if text else {}
 
 
 def complete(catalog: Catalog) -> bool:
-    """Gives the other generation the references that it lacks. False: it lacks faces, and nothing is done. Raises
+    """Adds the other generation's missing references. False, with no effect, if it lacks faces. Raises
     ReindexMissing."""
     other = _other(catalog)
     if count_left(catalog):
@@ -198,9 +197,11 @@ def complete(catalog: Catalog) -> bool:
 def keep_references(
     catalog: Catalog, directory: int, person_ids: Iterable[str], face_ids: Sequence[int], media_ids: Sequence[int]
 ) -> None:
-    """Inside the transaction of a change, after all else: the references of the other generation, if it is complete.
-    `person_ids`: whose current reference is new or gone, or who got faces; `face_ids` and `media_ids`: what may no
-    longer be of the person who is known by it there."""
+    """Inside a change's transaction, as its last step: updates the other generation's references, if it is complete.
+
+    `person_ids`: persons with a new or removed current reference, or new faces; `face_ids`, `media_ids`: faces that may
+    no longer belong to the person whose reference they are there.
+    """
     other = catalog.other
     if other is None or not other.complete:
         return
@@ -221,8 +222,8 @@ def keep_references(
 
 
 def _insert_references(catalog: Catalog, other: Generation, person_ids: str, *values: object) -> None:
-    """Those of persons (an SQL query, with `values` from $4 on) who have none in the other generation. If it has some,
-    a number is kept only if it is new: an older one may lie within a segment that does not have the reference."""
+    """Adds references of persons (an SQL query, `values` from $4) without one in the other generation. If that is
+    complete, only new numbers are kept: an older one may be within the range of a segment without it."""
     kept = "coalesce(commit_number = $3, false)" if other.complete else "seq IS NOT NULL"
     drawn = "row_number() OVER (ORDER BY person_id) - 1 + (SELECT next_person_seq FROM core.store)"
     numbers = catalog.column(
@@ -234,8 +235,8 @@ def _insert_references(catalog: Catalog, other: Generation, person_ids: str, *va
 
 
 def newer(catalog: Catalog, *, back: bool = False) -> int:
-    """The number of the newer generation; with `back` of the older one. Raises ReindexMissing if it lacks faces, or if
-    a run is not finished: its shards may have been extracted by one model."""
+    """The newer generation's number, with `back` the older one's. Raises ReindexMissing if it lacks faces, or a run is
+    unfinished: its shards may be extracted by one model only."""
     other, root = _other(catalog, older=back), catalog.folder.root
     if not other.complete or count_left(catalog):
         detail = f"that by {other.identity.weights} lacks faces: `facepipe reindex` adds them"
@@ -247,15 +248,14 @@ def newer(catalog: Catalog, *, back: bool = False) -> int:
 
 
 def switch(catalog: Catalog, *, back: bool = False) -> None:
-    """Makes the newer generation the current one; with `back` the older one again. Raises ReindexMissing."""
+    """Makes the newer generation current, with `back` the older one. Raises ReindexMissing."""
     with switching(catalog, back=back):
         pass
 
 
 @contextmanager
 def switching(catalog: Catalog, *, back: bool = False) -> Iterator[None]:
-    """A transaction that makes the newer generation the current one; with `back` the older one again. What the block
-    changes belongs to it. Raises ReindexMissing as `newer`."""
+    """`switch` as a transaction; the block's changes belong to it. Raises ReindexMissing as `newer`."""
     number = newer(catalog, back=back)
     with _changing(catalog, "reindex_switch"):
         catalog.execute("UPDATE core.store SET current_generation = ?", [number])
@@ -264,8 +264,8 @@ def switching(catalog: Catalog, *, back: bool = False) -> Iterator[None]:
 
 
 def drop(catalog: Catalog, *, older: bool = False) -> None:
-    """Deletes the newer generation, with `older` the one that was current before, and the pictures and posted faces
-    that only it showed; files are deleted later. Raises ReindexMissing."""
+    """Deletes the newer generation, with `older` the formerly current one, and pictures and posted faces only it
+    showed; files are deleted later. Raises ReindexMissing."""
     number = _other(catalog, older=older).number
     with _changing(catalog, "reindex_drop"):
         guids = catalog.column(
@@ -282,8 +282,7 @@ def drop(catalog: Catalog, *, older: bool = False) -> None:
 
 @contextmanager
 def _changing(catalog: Catalog, name: str) -> Iterator[None]:
-    """A transaction that changes which generations there are. What is known of them is read again whatever happens: an
-    error may come after the commit."""
+    """A transaction that changes the generations. They are always read again: an error may follow the commit."""
     try:
         with catalog.transaction(name):
             yield
@@ -292,15 +291,15 @@ def _changing(catalog: Catalog, name: str) -> Iterator[None]:
 
 
 def _number(catalog: Catalog) -> int:
-    """Of the other generation; of the next one if there is none."""
+    """Of the other generation, or the next one."""
     if catalog.other is not None:
         return catalog.other.number
-    corrected = catalog.one("SELECT coalesce(max(generation), 0) FROM core.corrections")  # whose scores these have
+    corrected = catalog.one("SELECT coalesce(max(generation), 0) FROM core.corrections")  # their scores belong to it
     return max(catalog.generation, int(corrected)) + 1
 
 
 def _other(catalog: Catalog, *, older: bool | None = None) -> Generation:
-    """The other generation, where it matters an `older` or a newer one than the current. Raises ReindexMissing."""
+    """The other generation; must be older or newer than the current one if `older` is given. Raises ReindexMissing."""
     other, root = catalog.other, catalog.folder.root
     if other is None:
         raise ReindexMissing(path=root, detail="there is none")
@@ -312,9 +311,9 @@ def _other(catalog: Catalog, *, older: bool | None = None) -> Generation:
 
 
 def summary(catalog: Catalog) -> dict[str, Any]:
-    """Numbers of the other generation: faces, those with a vector, references that stand in for another face, persons
-    without a reference that the current generation has, bytes of both, and what its builds counted. Raises
-    ReindexMissing."""
+    """The other generation's faces, vectors, missing faces, bytes (of both), and build counts. If complete, also
+    references with another face than in the current generation, and persons with a reference only in the current one.
+    Raises ReindexMissing."""
     other = _other(catalog)
     ((faces, vectors, stand_ins, lost),) = catalog.rows(
         """
@@ -338,7 +337,7 @@ def summary(catalog: Catalog) -> dict[str, Any]:
 
 
 def _disk_bytes(catalog: Catalog, generation: int) -> int:
-    """Of the files of a generation."""
+    """Of a generation's files."""
     files = catalog.column("SELECT file FROM core.segments WHERE generation = ?", [generation])
     sql = "SELECT coalesce(sum(bytes), 0)::BIGINT FROM core.embedding_shards WHERE generation = ?"
     paths = map(catalog.folder.path, files)

@@ -1,11 +1,8 @@
-"""Removes replaced references, deleted persons and photos that leave with all that belongs to them. Inside a
-transaction.
+"""Removes replaced references, deleted persons and deleted photos with all their data, inside a transaction.
 
-A face of a posted image is deleted, and the image's row with its last face. A face of a run keeps its row, because it
-is a fact of the archive. When its person is deleted, or its photo leaves, it loses everything that tells who it
-was: its outcome becomes `removed`, without person, score, detection or embedding. So does the photo's row.
-`erasure.erase` removes the vectors from the embedding shards and the index segments: soon after the transaction, or at
-the next opening.
+A face of a posted image is deleted, and with its last face the image's row. A face of a run keeps its row, because it
+belongs to the archive. If its person or photo is deleted, it becomes `removed`, without any identifying data; so does
+the photo's row. `erasure.erase` later removes the vectors from files.
 """
 
 from __future__ import annotations
@@ -26,8 +23,8 @@ _THESE_PERSONS = "person_id IN (SELECT unnest(?::UUID[]))"
 _THESE_FACES = "face_id IN (SELECT unnest(?::BIGINT[]))"
 _THESE_NUMBERS = "(SELECT unnest(?::BIGINT[]))"
 _THESE_MEDIA = "media_id IN (SELECT unnest(?::BIGINT[]))"
-_COMPARED = {"name": "nfc_normalize({})", "external_id": "{}"}  # how the columns of labels are compared
-# The corrections of a directory whose rows show one of some persons. `list_has_any` would be 2 to 100 times slower.
+_COMPARED = {"name": "nfc_normalize({})", "external_id": "{}"}  # how label columns are compared
+# The directory's corrections that involve some persons. `list_has_any` would be 2 to 100 times slower.
 _SHOWING = (
     "FROM core.corrections WHERE directory_id = $1 AND correction_id IN (SELECT correction_id FROM ("
     "SELECT correction_id, unnest(person_ids) AS person_id FROM core.corrections WHERE directory_id = $1)"
@@ -36,9 +33,9 @@ _SHOWING = (
 
 
 def remove_references(catalog: Catalog, directory: int, person_ids: Sequence[str]) -> None:
-    """Removes the current references of these persons, if they have any, so that others can take their place.
+    """Removes these persons' current references, if any, before they are replaced.
 
-    Raises StoreError unless each is a person of the directory.
+    Raises StoreError unless all are persons of the directory.
     """
     everybody = catalog.rows(
         "SELECT DISTINCT r.face_id, p.person_id FROM core.persons p LEFT JOIN core.reference_faces r"
@@ -58,7 +55,8 @@ def remove_references(catalog: Catalog, directory: int, person_ids: Sequence[str
 
 
 def drop_references(catalog: Catalog, directory: int, person_ids: Sequence[str], gone: Set[str] = frozenset()) -> None:
-    """Removes the current references of these persons, of whom some are `gone`, and their pictures; not the faces."""
+    """Removes these persons' current references and pictures, not the faces. Pictures of `gone` persons are not
+    remembered as replaced."""
     pictures = _delete_references(catalog, directory, person_ids, erase=False)
     _remove_images(catalog, [guid for guid, _ in pictures])
     replaced_images.add(catalog, [picture for picture in pictures if picture[1] not in gone])
@@ -67,8 +65,8 @@ def drop_references(catalog: Catalog, directory: int, person_ids: Sequence[str],
 def _delete_references(
     catalog: Catalog, directory: int, person_ids: Sequence[str], *, erase: bool
 ) -> list[tuple[str, str]]:
-    """Deletes the rows of these persons' references in every generation; those in segments get tombstones, and with
-    `erase` leave the files as well. Returns their pictures, each with its person."""
+    """Deletes these persons' references in all generations; those in segments get tombstones, with `erase` also to be
+    erased from files. Returns (picture's guid, person id)."""
     pictures: dict[tuple[str, str], None] = {}
     for generation in catalog.generations:
         with catalog.at(generation):
@@ -79,7 +77,7 @@ def _delete_references(
 def bury_references(
     catalog: Catalog, directory: int, person_ids: Sequence[str], *, erase: bool
 ) -> list[tuple[str, str]]:
-    """As `_delete_references`, in the current generation."""
+    """`_delete_references` in the current generation."""
     rows = catalog.rows(
         f"DELETE FROM core.reference_faces WHERE generation = ? AND {_THESE_PERSONS}"
         " RETURNING image_guid, person_id::VARCHAR, face_id, seq",
@@ -99,10 +97,10 @@ def bury_references(
 def _remember_persons(
     catalog: Catalog, account_id: int, person_ids: Sequence[str], kinds: Set[str]
 ) -> list[tuple[int, str, str]]:
-    """Before these persons are deleted: notes what of them runs must leave out, by its `kinds`. Returns the photos that
-    are noted, which show nobody else: media id, path, SHA-256.
+    """Before these persons are deleted: remembers the digests of `kinds` that runs must skip. Returns photos that show
+    nobody else: media id, path, SHA-256.
 
-    Not the faces of posted images: a post may be about some faces only, and their ordinals count these.
+    Omits faces of posted images: a post may only concern some faces, and its ordinals count these.
     """
     rows = kinds and catalog.rows(
         "SELECT m.media_id, m.path, m.sha256, f.ordinal,"
@@ -128,12 +126,12 @@ def _remember_persons(
 def remove_persons(
     catalog: Catalog, account_id: int, directory: int, person_ids: Sequence[str], remembered: Set[str]
 ) -> None:
-    """Deletes these persons with their references, their images and all that is stored of their faces.
+    """Deletes these persons with their references, images and all data of their faces.
 
-    `remembered`: the kinds of digests that are kept (`forgotten`), so that runs leave out photos that showed nobody
-    else, and other faces of the persons. The rows of such photos lose path and hashes.
+    `remembered`: kinds of digests to keep (`forgotten`), so that runs skip photos that showed nobody else, and the
+    persons' other faces. Such photos' rows lose path and hashes.
 
-    Raises StoreError unless each is a person of the directory, and nobody else's parent.
+    Raises StoreError unless all are persons of the directory, and no remaining person's parent.
     """
     ids = [list(person_ids)]
     alone = _remember_persons(catalog, account_id, person_ids, remembered)
@@ -155,7 +153,7 @@ def remove_persons(
         f" JOIN core.media m ON m.media_id = f.media_id WHERE f.{_THESE_PERSONS}",
         ids,
     )
-    # The labels that a manifest or a request gives with an image are of its largest face.
+    # Labels from a manifest or request belong to the largest face.
     files.erase_labels(catalog, [*others, *(media for _, media, ordinal, _ in faces if ordinal == 0)])
     _remove_posted_faces(catalog, [(face, media) for face, media, _, posted in faces if posted])
     _blank_run_faces(catalog, [face for face, _, _, posted in faces if not posted])
@@ -165,14 +163,14 @@ def remove_persons(
 def _labelled_after(
     catalog: Catalog, directory: int, person_ids: Sequence[str], called: Sequence[tuple[str | None, str | None]]
 ) -> list[int]:
-    """The media whose labels may be of these persons, who are `called` so, though others are on them: they are labelled
-    as one of the persons is or was called, or their largest face was one of the persons' before a correction. Not where
-    the label is what somebody else in the directory is called."""
+    """Media that may be labelled with these deleted persons although the faces are others': the label is a present or
+    former name or external id of theirs (`called`, corrections), or the largest face was theirs before a correction.
+    Excludes labels that fit another person of the directory."""
     denied = f"SELECT face_id FROM core.facts WHERE kind = 'is_not' AND {_THESE_PERSONS}"
     faces = set(catalog.column(denied, [list(person_ids)]))
     gone, said = set(person_ids), [*called]
     for texts in catalog.rows(f"SELECT before, after {_SHOWING}", [directory, list(person_ids)]):
-        for shown in map(rows_of_json, texts):  # an undone one moved them away as well
+        for shown in map(rows_of_json, texts):  # undone ones moved faces, too
             faces.update(face for face, columns in shown.faces.items() if columns["person_id"] in gone)
             known = [columns for person_id, columns in shown.persons.items() if columns and person_id in gone]
             said += [(columns.get("name"), columns.get("external_id")) for columns in known]
@@ -200,8 +198,8 @@ def _labelled_after(
 
 
 def remove_photos(catalog: Catalog, account_id: int, media_ids: Sequence[int], status: str) -> None:
-    """Removes photos of runs, and the rows that repeat them in their runs. Where they are FORGOTTEN, remembers what
-    runs of the account must leave out: their paths and bytes but for those that another photo of the account has."""
+    """Removes photos of runs, and rows that repeat them in their runs. If `status` is FORGOTTEN, the account's runs
+    skip their paths and bytes, except those that a remaining photo has."""
     media = _with_repeated(catalog, media_ids)
     kinds = ((forgotten.PATH, "path"), (forgotten.BYTES, "sha256")) if status == FORGOTTEN else ()
     for kind, column in kinds:
@@ -216,7 +214,7 @@ def remove_photos(catalog: Catalog, account_id: int, media_ids: Sequence[int], s
 
 
 def _with_repeated(catalog: Catalog, media_ids: Sequence[int]) -> list[int]:
-    """These photos, and the rows that repeat them in their runs."""
+    """These photos, and rows that repeat them in their runs."""
     repeated = (
         "SELECT r.media_id FROM core.media r JOIN core.media m USING (run_id, path, directory)"
         f" WHERE r.status = '{DUPLICATE_ROW}' AND m.{_THESE_MEDIA}"
@@ -225,7 +223,7 @@ def _with_repeated(catalog: Catalog, media_ids: Sequence[int]) -> list[int]:
 
 
 def _blank_photos(catalog: Catalog, media: Sequence[int], status: str) -> None:
-    """Takes everything that tells what they are from the rows of photos and of their faces."""
+    """Deletes identifying data from the rows of photos and their faces."""
     if not media:
         return
     faces = catalog.column(f"SELECT face_id FROM core.faces WHERE {_THESE_MEDIA}", [media])
@@ -241,9 +239,9 @@ def _blank_photos(catalog: Catalog, media: Sequence[int], status: str) -> None:
 
 
 def _pass_facts_on(catalog: Catalog, faces: Sequence[int], media: Sequence[int]) -> None:
-    """What was stated of faces that leave is stated of the same faces of copies that stay, for it holds for their
-    bytes: of the first copy in the directory whose face is whose it is stated to be, and of which nothing is. Of
-    several copies that leave the first hands on."""
+    """Moves constraints on deleted photos' faces to a remaining photo with identical bytes: the first in the
+    directory whose face has the same person and no constraint. Of several deleted copies, only the first one's
+    constraints move."""
     if not catalog.rows(f"SELECT 1 FROM core.facts WHERE {_THESE_FACES} LIMIT 1", [list(faces)]):
         return
     catalog.execute(
@@ -267,9 +265,11 @@ def _pass_facts_on(catalog: Catalog, faces: Sequence[int], media: Sequence[int])
 
 
 def forget_corrections(catalog: Catalog, directory: int, person_ids: Sequence[str]) -> None:
-    """Empties the corrections whose rows show one of the persons: they could not be undone, and may name them. Of other
-    persons' merges what they say stays: `regroup` asks who joined whom, and whom a user took apart. Readers of changes
-    ask which others a correction changed, and whom it deleted: a correction that tells neither is deleted."""
+    """Empties the corrections that involve these persons: they can no longer be undone, and may name them.
+
+    Keeps other persons' merges (`regroup` asks who joined or split whom), and ids of other changed and deleted persons
+    (for readers of changes). Deletes corrections without such ids.
+    """
     shown = [directory, list(person_ids)]
     in_force = "AND undone_at IS NULL AND undoes IS NULL"
     made = catalog.rows(f"SELECT correction_id, before, after {_SHOWING} {in_force}", shown)
@@ -302,7 +302,7 @@ def forget_corrections(catalog: Catalog, directory: int, person_ids: Sequence[st
 
 
 def _merges_of_others(before: Rows, after: Rows, gone: set[str]) -> tuple[Rows, Rows]:
-    """The parents that a correction changed, of those who are neither gone nor below, or no longer below, who is."""
+    """The changed parents, except of, from or to persons in `gone`."""
     parents = {
         person_id: ({"parent_id": old["parent_id"]}, {"parent_id": new["parent_id"]})
         for person_id, new in after.persons.items()
@@ -323,15 +323,15 @@ def _remove_images(catalog: Catalog, guids: Sequence[str]) -> None:
 
 
 def remove_unshown_images(catalog: Catalog, guids: Sequence[str]) -> None:
-    """Those of these images that no reference shows any more, in no generation."""
+    """Removes those of these images that no reference shows, in any generation."""
     shown = "SELECT image_guid FROM core.reference_faces WHERE image_guid IS NOT NULL"
     sql = f"SELECT DISTINCT unnest(?::VARCHAR[]) AS guid EXCEPT {shown}"
     _remove_images(catalog, catalog.column(sql, [list(guids)]))
 
 
 def remove_unshown_posts(catalog: Catalog, person_ids: Sequence[str] | None = None) -> None:
-    """The faces of posted images that are no references any more, in no generation; and the images with their last.
-    `person_ids`: only those of these persons."""
+    """Removes posted faces (of these persons; None: all) that are no reference in any generation, and images without
+    faces left."""
     whose, values = ("", ()) if person_ids is None else (f" AND {_THESE_PERSONS}", [list(person_ids)])
     faces = catalog.rows(
         "SELECT face_id, media_id, ordinal FROM core.faces WHERE media_id IN (SELECT media_id FROM core.media"
@@ -343,7 +343,7 @@ def remove_unshown_posts(catalog: Catalog, person_ids: Sequence[str] | None = No
 
 
 def _remove_posted_faces(catalog: Catalog, faces: Sequence[tuple[int, int]]) -> None:
-    """Deletes faces (face id, media id) of posted images, and the images that have no other."""
+    """Deletes (face id, media id) of posted images, and images without faces left."""
     if not faces:
         return
     _remove_derived(catalog, [face for face, _ in faces])

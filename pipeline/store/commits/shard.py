@@ -1,9 +1,5 @@
-"""Commits one shard of a run: files first, then one transaction with everything, then what follows from it.
-
-objects, embedding shard     written durably, under names that a repeated commit uses again
-transaction                  media, faces, the changes of people, counters, and "shard k of run r is committed"
-pending deletes, segments    done later if a crash comes between
-"""
+"""Commits one shard of a run: files, under names that a repeated commit reuses; then one transaction with everything;
+then clean-up, which is done later if a crash intervenes."""
 
 from __future__ import annotations
 
@@ -36,16 +32,16 @@ from pipeline.store.schema import arrow_schema
 
 @dataclass(frozen=True)
 class PreparedShard:
-    """A commit whose tables have the right columns, with its files on disk."""
+    """A commit with valid tables and its files on disk."""
 
     commit: ShardCommit
     tables: dict[str, pa.Table]
-    embeddings: shards.WrittenFile | None  # None: no face of this shard has one
+    embeddings: shards.WrittenFile | None  # None: no face has one
     measured: MeasuredFaces | None = None  # by the other generation
 
 
 def conform(commit: ShardCommit, size: int) -> dict[str, pa.Table]:
-    """The tables of the commit in their schemas. Raises StoreError for columns that don't fit."""
+    """The commit's tables in their schemas. Raises StoreError if columns do not fit."""
     schemas = {
         "media": (commit.media, MEDIA_SCHEMA),
         "faces": (commit.faces, FACES_SCHEMA),
@@ -62,8 +58,8 @@ def conform(commit: ShardCommit, size: int) -> dict[str, pa.Table]:
 
 
 def check_new(catalog: Catalog, commit: ShardCommit, tables: dict[str, pa.Table]) -> RunRow:
-    """The run. Raises StoreError if it is not open, the shard is committed already or an id is taken; before any file
-    is written."""
+    """Returns the run. Before any file is written, raises StoreError if it is not open, or the shard or an id is
+    already used."""
     run = runs.run_row(catalog, commit.run_id)
     if run.state != runs.OPEN or run.account_id != commit.account_id:
         raise StoreError(
@@ -84,7 +80,7 @@ def check_new(catalog: Catalog, commit: ShardCommit, tables: dict[str, pa.Table]
 def write_files(
     store: OpenStore, commit: ShardCommit, tables: dict[str, pa.Table], image_key: bytes | None
 ) -> PreparedShard:
-    """Writes objects, under the key if there is one, and the embedding shard. Raises StoreFull, StoreUnwritable."""
+    """Writes objects, encrypted if there is a key, and the embedding shard. Raises StoreFull, StoreUnwritable."""
     rows = write_pictures(store.folder, commit.pictures, image_key)
     objects = pa.Table.from_pylist(list(rows.values()), arrow_schema("objects"))
     written = None
@@ -101,8 +97,8 @@ def write_files(
 
 
 def commit_rows(catalog: Catalog, prepared: PreparedShard) -> list[Committed]:
-    """The transaction; what each of the shard's changes drew. Raises TooManyDirectories, StoreError; then nothing has
-    happened."""
+    """The transaction; returns the results of the shard's changes. Raises TooManyDirectories, StoreError, with no
+    effect."""
     commit, now = prepared.commit, utc_now()
     new = {f"new_{name}": table for name, table in prepared.tables.items()}
     with catalog.tables(**new), catalog.transaction("commit_shard"):

@@ -1,1 +1,1 @@
-"""The files of a store: durable writing, shards, pictures, the lock, encryption."""
+"""A store's files: durable writing, shards, pictures, locks, encryption."""

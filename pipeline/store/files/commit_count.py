@@ -1,12 +1,8 @@
-"""COMMITS: the number of the last transaction that is durable, known apart from the catalog.
+"""COMMITS: the number of the last durable transaction, stored outside the catalog (FORMAT.md).
 
-DuckDB's log can be lost, and where its beginning is damaged DuckDB drops all of it without a word. So each transaction
-writes its number into core.commits, and COMMITS gets the number when the transaction is durable and before anybody is
-told of it. Wherever a crash comes, the number in COMMITS is never above that of a whole catalog. A catalog below it has
-lost transactions.
-
-The file has two places, for odd and even numbers, each with a checksum: a write that is cut off leaves the number
-before, and that transaction was not answered yet.
+DuckDB's log can be lost, and if its start is damaged DuckDB silently drops all of it. COMMITS is written once a
+transaction is durable, before anybody is told. After any crash it is at most the number in an intact catalog; a catalog
+below it has lost transactions. A torn write keeps the previous number, and its transaction was not yet acknowledged.
 """
 
 from __future__ import annotations
@@ -19,28 +15,28 @@ from typing import Final
 from pipeline.store.files.durable import Folder
 
 COMMITS_NAME: Final = "COMMITS"
-_PLACE: Final = 4096  # bytes from one place to the other: a torn write of a sector harms one of them
+_PLACE: Final = 4096  # bytes between the places: a torn sector damages only one
 _LINE = re.compile(rb"(\d{20}) ([0-9a-f]{8})\n")
 
 
 def record(folder: Folder, number: int) -> None:
-    """Records a durable transaction, durably."""
+    """Durably records a durable transaction."""
     folder.overwrite(COMMITS_NAME, [number % 2 * _PLACE], _line(number), "commits")
 
 
 def write(folder: Folder, number: int) -> None:
-    """Makes the file, or replaces it, with the number of the last transaction."""
+    """Creates or replaces the file."""
     places = [b"", b""]
     places[number % 2] = _line(number)
     folder.write(COMMITS_NAME, _laid_out(places), "commits")
 
 
 def is_damaged(folder: Folder) -> bool:
-    """Whether anything but a number and newlines is in one of the places. For the thread that records."""
+    """Whether a place has more than a number and newlines. Only for the recording thread."""
     try:
         data = folder.path(COMMITS_NAME).read_bytes()
     except OSError:
-        return False  # the next transaction or opening tells
+        return False  # the next transaction or opening reports it
     lines = (_LINE.match(data, start) for start in (0, _PLACE))
     return data != _laid_out([_line(int(line[1])) if line else b"" for line in lines])
 
@@ -50,7 +46,7 @@ def _laid_out(places: Iterable[bytes]) -> bytes:
 
 
 def recorded(folder: Folder) -> int | None:
-    """The number of the last transaction that was recorded; None where no file tells it."""
+    """The last recorded transaction; None if unknown."""
     try:
         data = folder.path(COMMITS_NAME).read_bytes()
     except OSError:

@@ -1,9 +1,9 @@
-"""Encryption of stored images, and of the keys that encrypt them.
+"""Encryption of stored images and of their keys.
 
-An image at rest is IV (16 bytes) || AES-256-CBC with PKCS#7 padding, under its account's image key: the layout that
-the contract's clients decrypt (section 4.6; NIST SP 800-38A, RFC 5652 section 6.3). CBC does not detect tampering; the
-SHA-256 in core.objects does. An account's image key is stored wrapped: AES-256-GCM (NIST SP 800-38D) under the master
-key, which is never in the store.
+An image at rest is IV (16 bytes) || AES-256-CBC with PKCS#7 padding, under its account's image key: the layout that the
+contract's clients decrypt (section 4.6; NIST SP 800-38A, RFC 5652 section 6.3). CBC does not detect tampering; the
+SHA-256 in core.objects does. Image keys are wrapped with AES-256-GCM (NIST SP 800-38D) under the master key, which is
+never in the store.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _WRAPPED = "aes256gcm"
 
 @dataclass(frozen=True)
 class MasterKey:
-    """The key that wraps the accounts' image keys, and where it came from. It is never shown or stored."""
+    """The key that wraps the image keys, and its origin. Never shown or stored."""
 
     data: bytes = field(repr=False)  # KEY_BYTES
-    source: str  # a file or the setting, for messages
-    made: bool = False  # just now, by this process
+    source: str  # file or setting, for messages
+    made: bool = False  # by this process
 
     def __post_init__(self) -> None:
         if len(self.data) != KEY_BYTES:
@@ -40,12 +40,12 @@ class MasterKey:
 
     @property
     def key_id(self) -> str:
-        """16 hexadecimal digits that differ for each key and reveal nothing of it."""
+        """16 hexadecimal digits that identify the key and reveal nothing of it."""
         return hmac.new(self.data, b"facepipe master key id", hashlib.sha256).hexdigest()[:16]
 
     @property
     def notice(self) -> str:
-        """A note for the user: keep a copy."""
+        """A warning to keep a copy."""
         return (
             f"The images of this store are encrypted under the master key from {self.source}. Keep a copy of it apart"
             " from the store: without the key nobody can read them."
@@ -53,7 +53,7 @@ class MasterKey:
 
 
 def encrypt_image(key: bytes, data: bytes) -> bytes:
-    """IV || ciphertext of an image under a 32 byte key; the IV is random, so that equal images look different."""
+    """IV || ciphertext under a 32-byte key; the random IV makes equal images differ."""
     iv = os.urandom(BLOCK_BYTES)
     padder = PKCS7(8 * BLOCK_BYTES).padder()
     encryptor = Cipher(algorithms.AES(_checked(key)), modes.CBC(iv)).encryptor()
@@ -61,12 +61,12 @@ def encrypt_image(key: bytes, data: bytes) -> bytes:
 
 
 def looks_encrypted(size: int) -> bool:
-    """Whether an encrypted image can have this many bytes: a multiple of the block, with the IV and one block more."""
+    """Whether an encrypted image can have this size: a multiple of the block, at least IV and one block."""
     return size % BLOCK_BYTES == 0 and size >= 2 * BLOCK_BYTES
 
 
 def decrypt_image(key: bytes, data: bytes) -> bytes:
-    """Decrypts the result of `encrypt_image`. Raises ValueError where `data` cannot be one under this key."""
+    """The inverse of `encrypt_image`. Raises ValueError if `data` cannot be its result under this key."""
     if not looks_encrypted(len(data)):
         raise ValueError(f"{len(data)} bytes are not an encrypted image")
     decryptor = Cipher(algorithms.AES(_checked(key)), modes.CBC(data[:BLOCK_BYTES])).decryptor()
@@ -76,21 +76,21 @@ def decrypt_image(key: bytes, data: bytes) -> bytes:
 
 
 def _checked(key: bytes) -> bytes:
-    """Refuses a shorter key, with which AES would not be the contract's cipher."""
+    """Raises ValueError for shorter keys: AES would not be the contract's cipher."""
     if len(key) != KEY_BYTES:
         raise ValueError(f"an image key is {KEY_BYTES} bytes")
     return key
 
 
 def seal(key: bytes, data: bytes, bound_to: str) -> bytes:
-    """nonce (12 bytes) || AES-256-GCM of data (NIST SP 800-38D): what others can neither read nor change, nor pass off
-    for something that is `bound_to` another text."""
+    """nonce (12 bytes) || AES-256-GCM (NIST SP 800-38D): confidential, authenticated, and bound to the text
+    `bound_to`."""
     nonce = os.urandom(_NONCE_BYTES)
     return nonce + AESGCM(_checked(key)).encrypt(nonce, data, bound_to.encode())
 
 
 def unseal(key: bytes, sealed: bytes, bound_to: str) -> bytes:
-    """The data of `seal`. Raises ValueError where key or text differ, or it was changed."""
+    """The inverse of `seal`. Raises ValueError if key, text or data differ."""
     try:
         return AESGCM(_checked(key)).decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], bound_to.encode())
     except InvalidTag as exc:
@@ -98,21 +98,21 @@ def unseal(key: bytes, sealed: bytes, bound_to: str) -> bytes:
 
 
 def wrap_key(master: MasterKey, account_id: int, key: bytes) -> str:
-    """`aes256gcm$nonce$ciphertext`, in base64; bound to the account, so that two wrapped keys cannot be swapped."""
+    """`aes256gcm$nonce$ciphertext` in base64; bound to the account, so that wrapped keys cannot be swapped."""
     sealed = seal(master.data, _checked(key), _bound_to(account_id))
     parts = sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:]
     return "$".join([_WRAPPED, *(base64.b64encode(part).decode() for part in parts)])
 
 
 def unwrap_key(master: MasterKey, account_id: int, wrapped: str) -> bytes:
-    """Decrypts the result of `wrap_key`. Raises ValueError if account or master key differ, or it was changed."""
+    """The inverse of `wrap_key`. Raises ValueError if account, master key or data differ."""
     scheme, *parts = wrapped.split("$")
     if scheme != _WRAPPED or len(parts) != 2:
         raise ValueError("not a wrapped key")
     try:
         nonce, data = (base64.b64decode(part, validate=True) for part in parts)
         return _checked(unseal(master.data, nonce + data, _bound_to(account_id)))
-    except ValueError as exc:  # binascii.Error is one
+    except ValueError as exc:  # includes binascii.Error
         raise ValueError("a wrapped key that does not open") from exc
 
 

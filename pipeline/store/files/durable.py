@@ -1,7 +1,7 @@
 """Durable files, complete or absent: written under a temporary name, fsynced, renamed, the folder fsynced.
 
-This order makes a crash harmless (Pillai et al. 2014, "All File Systems Are Not Created Equal"): the data reach the
-disk before the name does, and the name before any row with it. Every step is a fault point.
+This order makes a crash harmless (Pillai et al. 2014, "All File Systems Are Not Created Equal"): data reach the disk
+before the name, and the name before any row with it. Every step is a fault point.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from pipeline.store.files.faults import point
 
 TEMPORARY = ".tmp"
 QUARANTINE = "quarantine"
-# Names, embeddings and pictures are for nobody else on the machine, whatever the umask.
+# Keeps names, embeddings and pictures from other users, whatever the umask.
 PRIVATE_FOLDER = 0o700
 PRIVATE_FILE = 0o600
-# A store may come from somebody else: through a link in it a file elsewhere would be overwritten.
-NO_LINK = getattr(os, "O_NOFOLLOW", 0)  # Windows has none
-# One thread waits for the disk while the other sends it more. More are not faster on one disk, and would delay the
-# requests of a server while a shard's thousands of pictures are written.
+# A store may come from elsewhere: a link in it must not redirect a write.
+NO_LINK = getattr(os, "O_NOFOLLOW", 0)  # not on Windows
+# One thread waits for the disk while the other sends data. More are not faster on one disk, and would delay a server's
+# requests while a shard's thousands of pictures are written.
 _WRITERS = 2
-_FEW = 2  # files, as in one request: starting threads would take longer than writing them
+_FEW = 2  # files, as in one request: starting threads takes longer than writing them
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 A = TypeVar("A")
@@ -38,7 +38,7 @@ A = TypeVar("A")
 
 @contextmanager
 def disk_errors(root: Path) -> Iterator[None]:
-    """Turns OSErrors of writing below `root` into StoreFull or StoreUnwritable."""
+    """Translates OSErrors of writing below `root` to StoreFull or StoreUnwritable."""
     try:
         yield
     except OSError as exc:
@@ -50,9 +50,9 @@ def disk_errors(root: Path) -> Iterator[None]:
 
 
 class Folder:
-    """A folder whose files are written durably. Paths are relative to `root`, with forward slashes.
+    """A folder with durable writes. Paths are relative to `root`, with forward slashes.
 
-    Every writing method raises StoreFull or StoreUnwritable.
+    All writing methods raise StoreFull or StoreUnwritable.
     """
 
     def __init__(self, root: Path) -> None:
@@ -63,13 +63,13 @@ class Folder:
         return self.root / relative
 
     def write(self, relative: str, data: bytes, kind: str) -> None:
-        """Makes the file `relative` hold `data`, atomically; makes its folder if it is missing."""
+        """Atomically writes `data` to `relative`; makes its folder if missing."""
         self.write_all([(relative, data)], kind)
 
     def write_all(self, files: Sequence[tuple[str, bytes]], kind: str) -> None:
-        """Makes each file hold its data, atomically, in folders that are made where they are missing.
+        """Atomically writes each file; makes missing folders.
 
-        Each step waits for all of the one before: where much is on its way already, the disk's waits are shorter.
+        Each step runs for all files before the next: disk waits are shorter when many are queued.
         """
         folders = sorted({relative.rpartition("/")[0] for relative, _ in files})
         with disk_errors(self.root):
@@ -78,7 +78,7 @@ class Folder:
                 for relative, data in files:
                     point(f"{kind}.write")
                     with open(self.path(relative + TEMPORARY), "wb", opener=_private) as file:
-                        os.fchmod(file.fileno(), PRIVATE_FILE)  # it may have been there
+                        os.fchmod(file.fileno(), PRIVATE_FILE)  # it may have existed
                         file.write(data)
                 _on_each(lambda name: self._rename(name + TEMPORARY, name, kind), [name for name, _ in files])
             except BaseException:
@@ -90,9 +90,9 @@ class Folder:
 
     @contextmanager
     def replacing(self, relative: str, kind: str) -> Iterator[IO[bytes]]:
-        """A binary file to write; leaving the block publishes it at `relative`, an exception drops it.
+        """A binary file to write; leaving the block publishes it at `relative`, an exception discards it.
 
-        Errors of the body pass as they are: it may read from elsewhere. Guard its writes with `disk_errors`.
+        The body's errors propagate untranslated, as it may read from elsewhere. Guard its writes with `disk_errors`.
         """
         temporary = relative + TEMPORARY
         point(f"{kind}.write")
@@ -104,7 +104,7 @@ class Folder:
                 file.close()
             self.publish(temporary, relative, kind)
         except BaseException:
-            # Closing tries to write the rest, and fails again: the first error is the one to raise.
+            # Closing flushes and fails again: the first error is raised.
             with suppress(OSError):
                 file.close()
             with suppress(OSError):
@@ -112,33 +112,33 @@ class Folder:
             raise
 
     def publish(self, temporary: str, relative: str, kind: str) -> None:
-        """Gives a finished file its final name, durably."""
+        """Durably gives a finished file its final name."""
         with disk_errors(self.root):
-            self.path(temporary).chmod(PRIVATE_FILE)  # DuckDB made some
+            self.path(temporary).chmod(PRIVATE_FILE)  # DuckDB may have made it
             self._rename(temporary, relative, kind)
         self.sync_folder(str(Path(relative).parent), kind)
 
     def _rename(self, temporary: str, relative: str, kind: str) -> None:
-        """Once its data are on the disk."""
+        """After an fsync of its data."""
         point(f"{kind}.fsync")
         sync(self.path(temporary))
         point(f"{kind}.rename")
         self.path(temporary).replace(self.path(relative))
 
     def append(self, relative: str, data: bytes, kind: str) -> None:
-        """Appends to a file in place. Not atomic: for derived files whose readers notice a torn end."""
+        """Appends to a file in place. Not atomic: for derived files whose readers detect a torn end."""
         with self._in_place(relative, "ab", kind) as file:
             file.write(data)
 
     def overwrite(self, relative: str, offsets: Sequence[int], data: bytes, kind: str) -> None:
-        """Writes `data` at each of `offsets` of a file in place. Not atomic: for rows that nobody reads any more."""
+        """Writes `data` at each of `offsets` in place. Not atomic: readers must detect a torn write."""
         with self._in_place(relative, "r+b", kind) as file:
             for offset in offsets:
                 file.seek(offset)
                 file.write(data)
 
     def truncate(self, relative: str, size: int, kind: str) -> None:
-        """Cuts a file off in place after `size` bytes."""
+        """Truncates a file in place to `size` bytes."""
         with self._in_place(relative, "r+b", kind) as file:
             file.truncate(size)
 
@@ -150,21 +150,21 @@ class Folder:
                 yield file
                 file.flush()
                 point(f"{kind}.fsync")
-                os.fdatasync(file.fileno())  # not its times, which would take as long again
+                os.fdatasync(file.fileno())  # skips its times, which would double the cost
 
     def sync_folder(self, relative: str, kind: str) -> None:
-        """Makes the names in a folder durable."""
+        """Makes a folder's names durable."""
         point(f"{kind}.fsync_folder")
         with disk_errors(self.root):
             sync(self.path(relative))
 
     def make(self, relative: str) -> None:
-        """Makes a folder and its parents; the new names are durable afterwards."""
+        """Makes a folder and its parents, durably."""
         with disk_errors(self.root):
             self._make_all([relative])
 
     def _make_all(self, folders: Sequence[str]) -> None:
-        """Folders of one parent together; whoever finds a folder there may rely on its name."""
+        """Syncs once per common parent. A folder that other threads find has a durable name."""
         for _, siblings in groupby(map(self.path, folders), lambda path: path.parent):
             changed = dict[Path, None]()
             with self._making:
@@ -174,31 +174,31 @@ class Folder:
                         for folder in reversed(list(missing)):
                             changed[folder.parent] = None
                             folder.mkdir(PRIVATE_FOLDER, exist_ok=True)
-                finally:  # what is there now will not be made, nor synced, a second time
+                finally:  # existing folders are not synced again
                     for parent in changed:
                         sync(parent)
 
     def is_private(self) -> bool:
-        """Whether nobody else gets into the folder."""
+        """Whether other users are locked out."""
         return not self.root.stat().st_mode & 0o077
 
     def make_private(self) -> None:
-        """Lets nobody else into the folder, where it is ours."""
+        """Locks other users out, if the folder is ours."""
         with suppress(OSError):
             self.root.chmod(PRIVATE_FOLDER)
 
     def holds(self, path: Path) -> bool:
-        """Whether `path` below the folder is in it, and not behind a link that leads out."""
+        """Whether `path`, below the folder, is inside it and not behind a link that leads out."""
         return path.parent.resolve().is_relative_to(self.root.resolve())
 
     def unlink(self, relative: str) -> None:
-        """Removes a file, if it exists."""
+        """Deletes a file, if it exists."""
         point("unlink")
         with disk_errors(self.root):
             self.path(relative).unlink(missing_ok=True)
 
     def quarantine(self, relative: str) -> bool:
-        """Moves a file that may be needed after all into quarantine, under the same path. False if it is missing."""
+        """Moves a possibly needed file into quarantine, under the same path. False if missing."""
         if not self.path(relative).exists():
             return False
         target = f"{QUARANTINE}/{relative}"
@@ -210,12 +210,12 @@ class Folder:
 
 
 def _on_each(function: Callable[[A], None], items: Sequence[A]) -> None:
-    """Calls it with each item, on threads where there are many. Raises the first error."""
+    """Calls `function` with each item, on threads if there are many. Raises the first error."""
     if len(items) <= _FEW:
         for item in items:
             function(item)
         return
-    pieces = [items[writer::_WRITERS] for writer in range(_WRITERS)]  # handing each over would take as long as doing it
+    pieces = [items[writer::_WRITERS] for writer in range(_WRITERS)]  # one by one, passing takes as long as the work
     with ThreadPoolExecutor(_WRITERS, thread_name_prefix="store-files") as pool:
         deque(pool.map(lambda piece: deque(map(function, piece), 0), pieces), 0)
 
@@ -225,7 +225,7 @@ def _private(path: str, flags: int) -> int:
 
 
 def sync(path: Path) -> None:
-    """Waits until the file, or the names in the folder, are on the disk."""
+    """Waits until a file's data, or a folder's names, are on disk."""
     fd = os.open(path, os.O_RDONLY)
     try:
         os.fsync(fd)

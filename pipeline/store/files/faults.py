@@ -1,16 +1,15 @@
-"""Named fault points: the places where a crash must lose nothing.
+"""Named fault points: places where a crash must lose nothing.
 
-Every write, fsync, rename and commit of durable data calls `point(name)` with a name declared below. In production
-that does nothing. Tests list `FAULT_POINTS`, `install` a hook that kills the process at the n-th call of one of them,
-run the same command again and compare the stores.
+Every write, fsync, rename and commit of durable data calls `point(name)`, a no-op in production. Tests `install` a hook
+that kills the process at the n-th call of one of `FAULT_POINTS`, run the command again and compare the stores.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-# Kinds of files, each written by `Folder` in four steps. (`catalog`: a new catalog file; its fsync_folder also follows
-# a transaction that begins DuckDB's log, for the log's name. `commits`: also each transaction, in place.)
+# Kinds of files, each written by `Folder` in four steps. `catalog`: a new catalog file; its fsync_folder also makes the
+# name of a new DuckDB log durable. `commits`: also written in place by each transaction.
 FILE_KINDS = (
     "catalog",
     "current",
@@ -25,7 +24,7 @@ FILE_KINDS = (
     "export",
 )
 FILE_STEPS = ("write", "fsync", "rename", "fsync_folder")
-# The transactions of the catalog, each in three steps.
+# Catalog transactions, each in three steps.
 TRANSACTIONS = (
     "create",
     "count_commits",
@@ -48,7 +47,7 @@ TRANSACTIONS = (
     "reindex_drop",
 )
 TRANSACTION_STEPS = ("begin", "commit", "committed")
-# Unlinking a file that a transaction made needless; moving one that no transaction names into quarantine.
+# Unlinking an unneeded file; quarantining one that no transaction names.
 OTHER = ("unlink", "set_aside")
 
 FAULT_POINTS: tuple[str, ...] = (
@@ -61,7 +60,7 @@ _hook: Callable[[str], None] | None = None
 
 
 def point(name: str) -> None:
-    """Marks the moment just before the step `name` (for `committed`: just after). Raises KeyError if undeclared."""
+    """The moment just before the step `name` (`committed`: just after). With a hook, raises KeyError if undeclared."""
     if _hook is not None:
         if name not in _DECLARED:
             raise KeyError(name)
@@ -69,6 +68,6 @@ def point(name: str) -> None:
 
 
 def install(hook: Callable[[str], None] | None) -> None:
-    """Sets what happens at every fault point; None switches it off. For tests."""
+    """Sets the hook of all fault points; None removes it. For tests."""
     global _hook
     _hook = hook

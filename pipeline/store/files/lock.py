@@ -1,12 +1,8 @@
-"""The locks of a store: LOCK for the one process that has it open, LOCK.run for the one process that does runs.
+"""A store's locks (`flock`), and the token of the admin port (FORMAT.md). LOCK: the process that has the store open;
+LOCK.run: the process that does runs.
 
-A lock is `flock` on the file. The kernel frees it when the process ends, so a crash leaves no stale lock; the file
-itself stays. Its text names the holder, for the error message, and `url` is the admin port of a server that holds the
-store.
-
-Whoever can read the token of that port may work on the store through the server. A server makes it, with mode 0600,
-when it opens the port, and removes it when it closes the port. The file that a crash leaves behind is worthless: the
-next server makes another one.
+The kernel frees a lock when its process ends, so no lock is ever stale. A token left by a crash is worthless: the next
+server makes another.
 """
 
 from __future__ import annotations
@@ -37,7 +33,7 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 @dataclass(eq=False)
 class StoreLock:
-    """A lock that is held. `release()` ends it."""
+    """A held lock, until `release()`."""
 
     path: Path
     fd: int
@@ -46,8 +42,8 @@ class StoreLock:
 
     @classmethod
     def acquire(cls, root: Path, command: str, name: str = LOCK_NAME, *, reading: bool = False) -> StoreLock:
-        """Takes a lock of the store at `root`, at once or not at all. With `reading` also on a disk that nobody can
-        write, where it keeps out nobody else who reads.
+        """Takes a lock of the store at `root`, without waiting. `reading=True` also works on a read-only file system;
+        readers there do not exclude each other.
 
         Raises StoreLocked naming the holder, StoreFull, or StoreUnwritable.
         """
@@ -59,8 +55,8 @@ class StoreLock:
                 if not reading or exc.errno != errno.EROFS:
                     raise
                 return cls(path, os.open(path, os.O_RDONLY | os.O_CLOEXEC), {}, read_only=True)
-        with contextlib.suppress(OSError):  # it may be somebody else's
-            os.fchmod(fd, PRIVATE_FILE)  # who can open it can hold it
+        with contextlib.suppress(OSError):  # it may have another owner
+            os.fchmod(fd, PRIVATE_FILE)  # whoever can open it can hold it
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -78,14 +74,14 @@ class StoreLock:
         return lock
 
     def announce(self, url: str | None) -> None:
-        """Writes the address where the holder takes the work of other commands; None: nowhere."""
+        """Writes the address where the holder executes other commands' work; None: it does not."""
         self.holder["url"] = url
         self._write_holder()
 
     def _write_holder(self) -> None:
         text = json.dumps(self.holder).encode() + b"\n"
         with disk_errors(self.path.parent):
-            # In this order a reader never sees an empty file.
+            # This order never leaves the file empty.
             os.pwrite(self.fd, text, 0)
             os.ftruncate(self.fd, len(text))
 
@@ -96,12 +92,12 @@ class StoreLock:
         self.release()
 
     def release(self) -> None:
-        """Frees the lock; a second call does nothing."""
+        """Frees the lock. Idempotent."""
         if self.fd >= 0:
             _all_held.discard(self)
             with contextlib.suppress(OSError):
                 os.ftruncate(self.fd, 0)
-                fcntl.flock(self.fd, fcntl.LOCK_UN)  # a program that is being started may hold a copy until it runs
+                fcntl.flock(self.fd, fcntl.LOCK_UN)  # a starting program may hold a copy until exec
             os.close(self.fd)
             self.fd = -1
 
@@ -110,7 +106,7 @@ _all_held: weakref.WeakSet[StoreLock] = weakref.WeakSet()
 
 
 def _drop_in_child() -> None:
-    """A forked child shares the lock's file: it would keep the store locked after its parent's death."""
+    """A forked child shares the lock's file, and would keep the store locked after its parent's death."""
     for lock in list(_all_held):
         with contextlib.suppress(OSError):
             os.close(lock.fd)
@@ -127,23 +123,23 @@ def _boot_id() -> str:
 
 def _locked(root: Path, path: Path) -> StoreLocked:
     holder: dict[str, Any] = {}
-    for _ in range(20):  # the holder may not have written its name yet
+    for _ in range(20):  # the holder may not have written it yet
         with contextlib.suppress(OSError, ValueError):
             holder = json.loads(path.read_text("utf-8"))
         if holder:
             break
         time.sleep(0.01)
     fields = {key: holder.get(key, "unknown") for key in ("pid", "host", "since", "command")}
-    # The loopback of another machine or container is not ours.
+    # Another machine's or container's loopback is not ours.
     here = (holder.get("host"), holder.get("boot_id")) == (platform.node(), _boot_id())
     return StoreLocked(path=root, **fields, url=holder.get("url") if here else None)
 
 
 def make_token(folder: Folder) -> str:
-    """Writes a new token of 256 bits. Raises StoreFull, StoreUnwritable."""
+    """Writes a new 256-bit token. Raises StoreFull, StoreUnwritable."""
     token = secrets.token_urlsafe(32)
     with disk_errors(folder.root):
-        # Not overwritten: an old file may have another mode, or another owner.
+        # Not overwritten: an old file may have another mode or owner.
         folder.path(TOKEN_NAME).unlink(missing_ok=True)
         fd = os.open(folder.path(TOKEN_NAME), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE_FILE)
         with os.fdopen(fd, "w", encoding="ascii") as file:
@@ -152,7 +148,7 @@ def make_token(folder: Folder) -> str:
 
 
 def read_token(folder: Folder) -> str:
-    """The token. Raises OSError where there is none, or this user may not read it."""
+    """Raises OSError if it is missing or unreadable for this user."""
     return folder.path(TOKEN_NAME).read_text("ascii").strip()
 
 

@@ -1,6 +1,6 @@
-"""Arrays in a memory-mapped file whose blocks are compared with their checksums before they are first used.
+"""Arrays in a memory-mapped file; each block is verified once, before its first use.
 
-Each block of 256 KiB has a CRC-32, which finds damage, not tampering. A block is compared once while a file is open.
+A block is 256 KiB with a CRC-32, which detects damage, not tampering.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ _Scalar = TypeVar("_Scalar", bound=np.generic)
 
 
 class BlockSums:
-    """The checksum of each block of bytes that are written one after another."""
+    """Checksums of the blocks of a byte stream."""
 
     def __init__(self) -> None:
         self._sums: list[int] = []
-        self._room = 0  # bytes that the last block can still take
+        self._room = 0  # bytes left in the last block
 
     def add(self, data: memoryview) -> None:
-        """`data`: bytes, the next ones."""
+        """Adds the next bytes."""
         while len(data):
             if self._room == 0:
                 self._sums.append(0)
@@ -37,34 +37,32 @@ class BlockSums:
             self._room -= len(part)
 
     def table(self) -> bytes:
-        """The checksums [b] uint32; the last block may be shorter."""
+        """The checksums [b] uint32, as bytes; the last block may be shorter."""
         return np.array(self._sums, SUM_TYPE).tobytes()
 
 
 class CheckedBlocks:
-    """The blocks of a mapped area, and which of them were compared. Any number of threads may use it: two may compare
-    the same block, with the same result."""
+    """The blocks of a mapped area, and which are verified. Thread-safe: threads may verify the same block twice."""
 
     def __init__(self, area: memoryview, sums: npt.NDArray[np.uint32], damaged: Callable[[int], Exception]) -> None:
-        """`area`: bytes; `sums` [b] the checksums of its blocks; `damaged` makes the error for a block."""
+        """`area`: bytes; `sums` [b]: their blocks' checksums; `damaged`: makes the error for a block."""
         self._area = area
         self._sums = sums
         self._damaged = damaged
         self._compared = np.zeros(len(sums), np.bool_)
 
     def flags(self, start: int, stop: int) -> npt.NDArray[np.bool_]:
-        """Whether each block with one of the bytes start .. stop - 1 was compared: a view, which later shows more."""
+        """Whether each block with bytes start .. stop - 1 is verified: a live view."""
         return self._compared[_blocks(start, stop)]
 
     def require(self, start: int, stop: int) -> None:
-        """Compares the blocks with the bytes start .. stop - 1, unless they were before. Raises what `damaged` makes
-        for the first damaged one."""
+        """Verifies the blocks with bytes start .. stop - 1. Raises the `damaged` error of the first damaged one."""
         between = _blocks(start, stop)
         if not self._compared[between].all():
             self.require_blocks(np.arange(between.start, between.stop))
 
     def require_blocks(self, blocks: IntArray) -> None:
-        """The same for the blocks [m] of these numbers, in any order and repeated."""
+        """`require` for block numbers [m], in any order, repetitions allowed."""
         missing = blocks[~self._compared[blocks]]
         if len(missing) == 0:
             return
@@ -75,16 +73,16 @@ class CheckedBlocks:
             self._compared[block] = True
 
     def is_sound(self, block: int, data: bytes | memoryview) -> bool:
-        """Whether the block's `data` have its checksum."""
+        """Whether `data` has the block's checksum."""
         return zlib.crc32(data) == int(self._sums[block])
 
 
 class MappedRows(Generic[_Scalar]):
-    """n rows of one type, [n] or [n, w], in a mapped area; read-only. Any number of threads may read."""
+    """n rows of one type, [n] or [n, w], in a mapped area; read-only, thread-safe."""
 
     def __init__(self, blocks: CheckedBlocks, array: npt.NDArray[_Scalar], offset: int) -> None:
-        """`array` lies `offset` bytes after the beginning of the area of `blocks`."""
-        self.array = array  # [n, ...] all rows; the caller must have had them checked
+        """`array` starts at byte `offset` of the area of `blocks`."""
+        self.array = array  # [n, ...] all rows; callers must verify them first
         self._blocks = blocks
         self._offset = offset
         self._row_bytes = array.dtype.itemsize * int(np.prod(array.shape[1:]))
@@ -95,8 +93,8 @@ class MappedRows(Generic[_Scalar]):
         return len(self.array)
 
     def checked(self, start: int, stop: int) -> npt.NDArray[_Scalar]:
-        """A view of the rows start .. stop - 1, once their blocks are compared. Raises the blocks' error, or IndexError
-        unless 0 <= start <= stop <= n."""
+        """A view of rows start .. stop - 1, verified. Raises the blocks' error; IndexError unless 0 <= start <= stop <=
+        n."""
         if not 0 <= start <= stop <= len(self.array):
             raise IndexError(f"rows {start} to {stop} of {len(self.array)}")
         if not self._all_compared():
@@ -104,14 +102,14 @@ class MappedRows(Generic[_Scalar]):
         return self.array[start:stop]
 
     def at(self, rows: IntArray) -> npt.NDArray[_Scalar]:
-        """A copy [m, ...] of the rows at the positions [m], once the blocks that hold them are compared. Raises the
-        blocks' error, or IndexError unless each position is in 0 .. n - 1."""
+        """A copy [m, ...] of the rows at positions [m], verified. Raises the blocks' error; IndexError unless all are
+        in 0 .. n - 1."""
         if len(rows) and rows.min() < 0:
             raise IndexError(f"row {rows.min()} of {len(self.array)}")
         if not self._all_compared():
             starts = self._offset + rows * self._row_bytes
             first, last = starts // BLOCK_BYTES, (starts + self._row_bytes - 1) // BLOCK_BYTES
-            for further in range(self._row_bytes // BLOCK_BYTES + 2):  # a row may begin in one block and end in another
+            for further in range(self._row_bytes // BLOCK_BYTES + 2):  # a row may span blocks
                 self._blocks.require_blocks(np.minimum(first + further, last))
         return self.array.take(rows, axis=0)
 
@@ -122,5 +120,5 @@ class MappedRows(Generic[_Scalar]):
 
 
 def _blocks(start: int, stop: int) -> slice:
-    """The blocks with the bytes start .. stop - 1."""
+    """The blocks with bytes start .. stop - 1."""
     return slice(start // BLOCK_BYTES, -(-stop // BLOCK_BYTES) if start < stop else start // BLOCK_BYTES)

@@ -1,7 +1,6 @@
-"""Stored images: one file per guid under objects/ab/cd/, where ab and cd are the guid's first characters.
+"""Stored images: one file per guid, encrypted in an encrypted store.
 
-In an encrypted store a file is the result of `encrypt_image`; sizes and hashes in the catalog are those of the file, so
-`check` needs no key.
+Sizes and hashes in the catalog are the file's, so `check` needs no key.
 """
 
 from __future__ import annotations
@@ -15,8 +14,8 @@ from pipeline.errors import StoreDamaged, StoreError
 from pipeline.store.files.crypto import decrypt_image, encrypt_image
 from pipeline.store.files.durable import Folder
 
-Row = dict[str, Any]  # of core.objects
-FOLDER_DIGITS: Final = 4  # of a guid, which name the folder of its object
+Row = dict[str, Any]  # core.objects
+FOLDER_DIGITS: Final = 4  # of a guid, for its folder
 _GUID = re.compile(r"[0-9a-f]{4}[0-9a-f-]{4,60}")
 
 
@@ -26,16 +25,16 @@ def is_guid(text: str) -> bool:
 
 
 def object_file(guid: str) -> str:
-    """The relative path of an object. Raises StoreError for a text that is not a guid."""
+    """An object's relative path. Raises StoreError unless it is a guid."""
     if not is_guid(guid):
         raise StoreError(message=f'"{guid}" cannot name an object: use lower-case hexadecimal digits and "-".')
     return f"objects/{guid[:2]}/{guid[2:4]}/{guid}"
 
 
 def write_objects(folder: Folder, objects: Sequence[tuple[str, bytes, str]], key: bytes | None) -> dict[str, Row]:
-    """Writes (guid, bytes, media type) each to its file, durably, encrypted if there is a key.
+    """Durably writes each (guid, bytes, media type), encrypted if there is a key.
 
-    Returns their rows for core.objects by guid. Raises StoreFull, StoreUnwritable.
+    Returns rows of core.objects by guid. Raises StoreFull, StoreUnwritable.
     """
     at_rest = [data if key is None else encrypt_image(key, data) for _, data, _ in objects]
     folder.write_all([(object_file(guid), data) for (guid, _, _), data in zip(objects, at_rest, strict=True)], "object")
@@ -52,7 +51,7 @@ def write_objects(folder: Folder, objects: Sequence[tuple[str, bytes, str]], key
 
 
 def read_object(folder: Folder, guid: str) -> bytes:
-    """The bytes of an object as they are at rest. Raises StoreDamaged where the file is missing."""
+    """An object's bytes at rest. Raises StoreDamaged if unreadable."""
     try:
         return folder.path(object_file(guid)).read_bytes()
     except OSError as exc:
@@ -60,7 +59,7 @@ def read_object(folder: Folder, guid: str) -> bytes:
 
 
 def open_image(folder: Folder, guid: str, data: bytes, sha256: str, key: bytes | None) -> bytes:
-    """The image in an object's bytes. Raises StoreDamaged where they were changed, or the key is not the image's."""
+    """The image from an object's bytes. Raises StoreDamaged if they changed, or the key is wrong."""
     if hashlib.sha256(data).hexdigest() != sha256:
         raise _damaged(folder, guid, "was changed: its SHA-256 is not the recorded one")
     if key is None:

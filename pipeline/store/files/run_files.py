@@ -1,7 +1,7 @@
-"""The files of a run: its manifest, the extraction of each shard, its reports.
+"""The files of a run: manifest, extracted shards, reports.
 
-They are in the store's folder and need no catalog, so the process that does a run writes them itself, also while a
-server holds the store; `lock_runs` ensures that only one process does.
+They need no catalog: the process that does a run writes them itself, even while a server is running. `lock_runs`
+ensures that it is only one.
 """
 
 from __future__ import annotations
@@ -27,34 +27,34 @@ from pipeline.store.files.lock import REINDEX_LOCK_NAME, RUN_LOCK_NAME, StoreLoc
 from pipeline.store.records import RunRow
 from pipeline.types import IntArray
 
-_SHARD_STARTS: Final = "facepipe_shard_starts"  # the key in the manifest's metadata
+_SHARD_STARTS: Final = "facepipe_shard_starts"  # key in the manifest's metadata
 
 
 class RunFiles(ABC):
-    """Reads and writes the run files of an open store. Any threads may read while one writes.
+    """Reads and writes run files of an open store. Any threads may read while one writes.
 
-    Every method raises StoreDamaged, StoreFull or StoreUnwritable where it meets them.
+    All methods may raise StoreDamaged, StoreFull or StoreUnwritable.
     """
 
     def __init__(self, folder: Folder) -> None:
         self.folder = folder
         self._manifest: _OpenManifest | None = None
-        self._manifest_lock = threading.RLock()  # around every use of the open file
+        self._manifest_lock = threading.RLock()  # guards the open file
 
     @abstractmethod
     def key_of_run(self, run_id: str) -> bytes | None:
-        """The key of the extracted shards of a run, which hold faces cut from the photos; None: not encrypted."""
+        """The key of a run's extracted shards, which contain face crops; None: not encrypted."""
 
     def lock_runs(self, command: str) -> StoreLock:
-        """Locks the runs of the store. Raises StoreLocked naming the process that works on one.
+        """Locks the store's runs. Raises StoreLocked naming the holder.
 
-        The store's own lock is not enough: a server holds it for all processes, and a process whose server died works
-        on until it notices.
+        The store's own lock is not enough: a server holds it for all processes, and a process whose server died
+        continues until it notices.
         """
         return StoreLock.acquire(self.folder.root, command, RUN_LOCK_NAME)
 
     def lock_reindex(self, command: str) -> StoreLock:
-        """Locks the index that is being built. Raises StoreLocked naming the process that builds it."""
+        """Locks the index being built. Raises StoreLocked naming the holder."""
         return StoreLock.acquire(self.folder.root, command, REINDEX_LOCK_NAME)
 
     def write_manifest(
@@ -66,11 +66,12 @@ class RunFiles(ABC):
         shard_rows: int = 256,
         shard_pixels: int | None = None,
     ) -> int:
-        """Streams the manifest to disk, `shard_rows` to a row group; returns its number of rows.
+        """Streams the manifest to disk, in row groups of `shard_rows`; returns its number of rows.
 
-        A shard has at most `shard_rows` rows, and unless it is one row at most `shard_pixels` in their column `pixels`.
+        A shard has at most `shard_rows` rows and, unless it has only one, at most `shard_pixels` in total (column
+        `pixels`).
 
-        Errors of `batches` are raised as they are, and leave no manifest.
+        Errors of `batches` propagate and leave no manifest.
         """
         self.forget_manifest()
         file = shards.manifest_file(run_id)
@@ -92,13 +93,13 @@ class RunFiles(ABC):
         return starts.rows
 
     def read_manifest(self, run: RunRow, shard: int) -> pa.Table:
-        """The manifest's rows of a shard."""
+        """A shard's rows of the manifest."""
         with self._open_manifest(run) as manifest:
             start, stop = manifest.shard_starts[shard : shard + 2].tolist()
             return manifest.read(start, stop)
 
     def shard_starts(self, run: RunRow) -> IntArray:
-        """[shards + 1] the first row of each shard of a run, and at the end the number of rows."""
+        """[shards + 1] the first row of each shard, then the number of rows."""
         with self._open_manifest(run) as manifest:
             return manifest.shard_starts
 
@@ -115,41 +116,41 @@ class RunFiles(ABC):
             raise shards.damaged_file(self.folder, file, str(exc)) from exc
 
     def read_manifest_columns(self, run_id: str, columns: Sequence[str]) -> pa.Table:
-        """Some columns of the whole manifest."""
+        """These columns of the whole manifest."""
         run_sums.open_manifest(self.folder, run_id).close()
         return shards.read_parquet(self.folder, shards.manifest_file(run_id), columns)
 
     def manifest_damage(self, run: RunRow) -> str | None:
-        """What is wrong with the manifest of a planned run; None where every row can be read."""
+        """The damage of a planned run's manifest; None if all rows are readable."""
         return run_sums.manifest_damage(self.folder, run)
 
     def forget_manifest(self) -> None:
-        """Closes the manifest that was read last."""
+        """Closes the open manifest."""
         with self._manifest_lock:
             if self._manifest is not None:
                 self._manifest.file.close()
                 self._manifest = None
 
     def write_run_shard(self, run_id: str, shard: int, table: pa.Table, metadata: Mapping[str, Any]) -> None:
-        """Writes the extraction of a shard, atomically."""
+        """Writes an extracted shard atomically."""
         file = shards.run_shard_file(run_id, shard)
         data = shards.parquet_bytes(table, {**metadata, "run_id": run_id, "shard": shard})
         key = self.key_of_run(run_id)
         self._write_listed(run_id, file, data if key is None else encrypt_image(key, data), "shard")
 
     def read_run_shard(self, run_id: str, shard: int) -> pa.Table:
-        """The extraction of a shard, without its metadata."""
+        """An extracted shard, without metadata."""
         file = shards.run_shard_file(run_id, shard)
         listed = run_sums.require_unchanged(self.folder, run_id, file.removeprefix(f"runs/{run_id}/"))
         own = {"run_id": run_id, "shard": shard} if listed else {}
         return shards.read_parquet(self.folder, file, key=self.key_of_run(run_id), metadata=own)
 
     def extracted_shards(self, run_id: str) -> set[int]:
-        """The shards that are extracted and not yet needless."""
+        """The extracted shards that are still needed."""
         return run_sums.extracted(self.folder, run_id)
 
     def write_report(self, run_id: str, name: str, data: bytes) -> None:
-        """Writes a file such as run.json into the run's folder, atomically."""
+        """Writes a file such as run.json into the run's folder atomically."""
         if not name or Path(name).name != name or name.endswith(TEMPORARY):
             raise StoreError(message=f'"{name}" cannot name a report.')
         self._write_listed(run_id, f"runs/{run_id}/{name}", data, "report")
@@ -162,7 +163,7 @@ class RunFiles(ABC):
 
 
 def _regrouped(batches: Iterable[pa.RecordBatch], columns: pa.Schema, group_rows: int) -> Iterator[pa.Table]:
-    """The same rows in tables of exactly `group_rows`, the last one shorter."""
+    """The rows in tables of exactly `group_rows`; the last may be shorter."""
     waiting: list[pa.RecordBatch] = []
     count = 0
     for batch in batches:
@@ -178,14 +179,14 @@ def _regrouped(batches: Iterable[pa.RecordBatch], columns: pa.Schema, group_rows
 
 
 class _ShardStarts:
-    """Finds where the shards of a manifest begin, as its rows come."""
+    """Finds the first row of each shard while the manifest is written."""
 
     def __init__(self, most_rows: int, most_pixels: int | None) -> None:
         self.rows = 0
         self.found: list[int] = []
         self._most_rows = most_rows
         self._most_pixels = most_pixels
-        self._pixels = 0  # of the shard that begun last
+        self._pixels = 0  # of the current shard
 
     def add(self, rows: pa.Table) -> None:
         pixels = [0] * len(rows) if self._most_pixels is None else rows["pixels"].to_pylist()
@@ -199,7 +200,7 @@ class _ShardStarts:
 
 
 class _OpenManifest:
-    """The manifest of a run, open."""
+    """A run's open manifest."""
 
     def __init__(self, run: RunRow, file: pq.ParquetFile) -> None:
         self.run_id = run.run_id
@@ -207,13 +208,13 @@ class _OpenManifest:
         metadata = file.metadata
         sizes = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
         self._group_starts = np.cumsum([0, *sizes], dtype=np.int64)
-        # Where it does not say so, an earlier version wrote it, whose shards have as many rows each.
+        # Missing if an earlier version wrote it, with equal numbers of rows per shard.
         found = (metadata.metadata or {}).get(_SHARD_STARTS.encode())
         starts = range(0, metadata.num_rows, int(run.settings["shard_rows"])) if found is None else json.loads(found)
         self.shard_starts: IntArray = np.array([*starts, metadata.num_rows], np.int64)
 
     def read(self, start: int, stop: int) -> pa.Table:
-        """The rows start..stop-1."""
+        """Rows start .. stop - 1."""
         first, last = np.searchsorted(self._group_starts, [start, stop - 1], side="right") - 1
         groups = self.file.read_row_groups(list(range(first, last + 1))).replace_schema_metadata(None)
         return groups.slice(start - int(self._group_starts[first]), stop - start)

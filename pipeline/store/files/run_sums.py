@@ -1,11 +1,8 @@
-"""SHA256SUMS of a run: the hash of each of its files, as `sha256sum --check` reads it.
+"""A run's SHA256SUMS. See "Run files" in FORMAT.md.
 
-Written beside the files, by the process that writes them. The last line of a shard counts, and any line of a report. A
-line is durable before its file gets its name, and a shard is only written where there is none, a report also in place
-of a former one: a crash in between leaves no file that seems to be damaged. The manifest's line comes after it, while
-the run is being scanned: a scan that was cut off starts again.
-
-A line is followed by a comment with the CRC-32 of all of the file before it. Lists of earlier versions have none.
+A line is durable before its file gets its name. Shards are only written if absent, and any line of a report counts, so
+a crash leaves no file that seems damaged. The manifest's line follows the file, during the scan: an interrupted scan
+starts again.
 """
 
 from __future__ import annotations
@@ -30,18 +27,18 @@ SUMS_NAME = "SHA256SUMS"
 MANIFEST = "manifest.parquet"
 _LINE = re.compile(r"([0-9a-f]{64})  (\S+)")
 _CHECKSUM = re.compile(rb"^# ([0-9a-f]{8})\n", re.MULTILINE)
-_TAIL = 200  # bytes, mostly with the last checksum
-_MOST_WRONG = 8  # of the 64 digits of a hash: no other file has so many in common with it
+_TAIL = 200  # bytes, usually enough for the last checksum
+_MOST_WRONG = 8  # of a hash's 64 digits: no other file's hash shares so many
 
 
 def begin(folder: Folder, run_id: str, name: str, sha256: str) -> None:
-    """The list of a run that has no other file yet."""
+    """Starts the list of a run without other files."""
     folder.write(_file(run_id), _with_checksum(b"", _line(name, sha256)), "sums")
 
 
 def add(folder: Folder, run_id: str, name: str, sha256: str) -> None:
-    """Adds a file that is about to be written."""
-    # Begins a new line: the last one may have been cut off.
+    """Lists a file that is about to be written."""
+    # Begins a new line: the last one may be cut off.
     folder.append(_file(run_id), _with_checksum(_read(folder, run_id), b"\n" + _line(name, sha256)), "sums")
 
 
@@ -50,7 +47,7 @@ def _line(name: str, sha256: str) -> bytes:
 
 
 def _with_checksum(before: bytes, added: bytes) -> bytes:
-    """Goes on from the last checksum, so that damage before it stays visible."""
+    """Continues from the last checksum, so earlier damage stays visible."""
     last = _last_checksum(before)
     crc = zlib.crc32(before) if last is None else zlib.crc32(before[last.start() :], int(last[1], 16))
     return added + b"# %08x\n" % zlib.crc32(added, crc)
@@ -75,19 +72,18 @@ def _file(run_id: str) -> str:
 
 
 def listed(folder: Folder, run_id: str) -> dict[str, str]:
-    """The hashes of the run's files by their names in its folder; none where the run is of an earlier version."""
+    """Name in the run's folder -> hash; empty for runs of an earlier version."""
     return dict(_lines(folder, run_id))
 
 
 def _lines(folder: Folder, run_id: str) -> list[tuple[str, str]]:
-    """Each name and hash, in the order in which they were written."""
+    """(name, hash) in order of writing."""
     text = _read(folder, run_id).decode("ascii", errors="replace")
     return [(match[2], match[1]) for match in map(_LINE.fullmatch, text.split("\n")) if match]
 
 
 def is_damaged(folder: Folder, run_id: str) -> bool:
-    """Whether the list is not as it was written, as far as its checksums or the form of its lines tell; also after a
-    write that was cut off, until the next one."""
+    """Whether the checksums or line formats show damage; also true after an interrupted write, until the next one."""
     data = _read(folder, run_id)
     if (last := _last_checksum(data)) is not None:
         return last.end() < len(data) or zlib.crc32(data[: last.start()]) != int(last[1], 16)
@@ -96,15 +92,15 @@ def is_damaged(folder: Folder, run_id: str) -> bool:
 
 
 def rebuild(folder: Folder, run_id: str) -> None:
-    """Writes a damaged list again. A file of the run is listed if its hash is that of a line but for a few digits: then
-    the line is damaged, and the file is not. Other lines stay as they are."""
+    """Rewrites a damaged list. Lists a file if its hash differs from a line's in only a few digits: then the line is
+    damaged, not the file. Keeps other lines."""
     lines = dict(_lines(folder, run_id))
     texts = _read(folder, run_id).decode("ascii", errors="replace").split("\n")
-    known = {text[start : start + 64] for text in texts for start in (0, 1)}  # 1: a newline before it is damaged
+    known = {text[start : start + 64] for text in texts for start in (0, 1)}  # 1: the newline before it is damaged
     place = folder.path(f"runs/{run_id}")
     for path in filter(Path.is_file, place.rglob("*")):
         name = path.relative_to(place).as_posix()
-        with suppress(StoreDamaged):  # it can't be read
+        with suppress(StoreDamaged):  # unreadable
             sha256 = shards.sha256_of(folder, f"runs/{run_id}/{name}")
             if sha256 in known or any(_is_nearly(sha256, text) for text in known):
                 lines[name] = sha256
@@ -118,24 +114,24 @@ def _is_nearly(sha256: str, text: str) -> bool:
 
 
 def changed_files(folder: Folder, run_id: str) -> Iterator[tuple[str, bool]]:
-    """Each listed file of a run that is there, and whether it is another one than was listed."""
+    """Each existing listed file of a run, and whether it differs from the listed one."""
     hashes = defaultdict[str, set[str]](set)
     for name, sha256 in _lines(folder, run_id):
         hashes[name] = {sha256} | (set() if "/" in name else hashes[name])
     for name, known in hashes.items():
-        if name == MANIFEST:  # `manifest_damage` looks at it
+        if name == MANIFEST:  # see `manifest_damage`
             continue
         file = f"runs/{run_id}/{name}"
         if folder.path(file).exists():
             try:
                 yield file, shards.sha256_of(folder, file) not in known
-            except StoreDamaged:  # it may have been committed, and deleted, meanwhile
+            except StoreDamaged:  # it may have been committed and deleted meanwhile
                 yield file, folder.path(file).exists()
 
 
 def require_unchanged(folder: Folder, run_id: str, name: str) -> bool:
-    """Raises StoreDamaged unless a file of the run is the listed one. False: nothing can be told, because the run is of
-    an earlier version, whose list does not have the manifest."""
+    """Raises StoreDamaged unless the file is the listed one. False: unknown, because an earlier version wrote the run;
+    its list lacks the manifest."""
     sums, file = listed(folder, run_id), f"runs/{run_id}/{name}"
     if name not in sums and MANIFEST not in sums:
         return False
@@ -144,14 +140,14 @@ def require_unchanged(folder: Folder, run_id: str, name: str) -> bool:
 
 
 def extracted(folder: Folder, run_id: str) -> set[int]:
-    """The numbers of the shards whose files are there and listed; in a run of an earlier version, there."""
+    """The shards with existing, listed files; in runs of earlier versions, with existing files."""
     sums = listed(folder, run_id)
     files = folder.path(f"runs/{run_id}/shards").glob("*.parquet")
     return {int(file.stem) for file in files if f"shards/{file.name}" in sums or MANIFEST not in sums}
 
 
 def open_manifest(folder: Folder, run_id: str) -> pq.ParquetFile:
-    """The manifest of a run. Raises StoreDamaged where it is not the one that was written."""
+    """A run's manifest. Raises StoreDamaged if it is not the one written."""
     file = shards.manifest_file(run_id)
     listed = require_unchanged(folder, run_id, MANIFEST)
     try:
@@ -159,14 +155,14 @@ def open_manifest(folder: Folder, run_id: str) -> pq.ParquetFile:
         of_run = shards.read_metadata(opened.schema_arrow).get("run_id")
     except (OSError, ValueError, pa.ArrowException) as exc:
         raise shards.damaged_file(folder, file, str(exc)) from exc
-    if of_run != (run_id if listed else None):  # of an earlier version: None
+    if of_run != (run_id if listed else None):  # None in earlier versions
         opened.close()
         raise shards.damaged_file(folder, file, f"it is of another run, or {SUMS_NAME} beside it was lost")
     return opened
 
 
 def manifest_damage(folder: Folder, run: RunRow) -> str | None:
-    """What is wrong with the manifest of a planned run; None if it is the one that was written, and can be read."""
+    """The damage of a planned run's manifest; None if it is the one written, and readable."""
     try:
         path = folder.path(shards.manifest_file(run.run_id))
         with pq.ParquetFile(path, page_checksum_verification=True) as manifest:

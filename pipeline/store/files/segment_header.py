@@ -1,6 +1,6 @@
-"""The header of an index segment: what the file is of, and where its sections are. See "Index segments" in FORMAT.md.
+"""The header of an index segment: identity and sections. See "Index segments" in FORMAT.md.
 
-It is one page of 4096 bytes, so that opening a file reads the same little whatever its size.
+It is one page of 4096 bytes, so opening a file costs the same at any size.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 
 from pipeline.store.files.mapped_rows import BLOCK_BYTES
 
-PAGE_BYTES: Final = 4096  # of the header, and what the offset of each section is a multiple of
+PAGE_BYTES: Final = 4096  # header size, and alignment of sections
 SUM_BYTES: Final = 4
 MAX_ROWS: Final = 65_536
 _MAGIC: Final = b"FACESEG\n"
@@ -37,9 +37,9 @@ class SegmentUnreadable(SegmentUnusable):
 
 @dataclass(frozen=True)
 class SegmentKey:
-    """What a segment is of. All of it must be as expected, or the segment is not used."""
+    """A segment's identity; a segment is only used if all of it matches."""
 
-    store: str  # hexadecimal, drawn when the store was made
+    store: str  # hexadecimal, from the store's creation
     generation: int
     directory_id: int
     embedding_size: int  # d
@@ -49,31 +49,31 @@ class SegmentKey:
 class Section:
     """An array in the file."""
 
-    offset: int  # bytes from the beginning of the file
+    offset: int  # bytes from the file's start
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
 
     @property
     def end(self) -> int:
-        """The offset of the first byte after it."""
+        """The offset after its last byte."""
         return self.offset + self.dtype.itemsize * math.prod(self.shape)
 
 
 @dataclass(frozen=True)
 class Header:
-    """What the header of a segment says."""
+    """A segment's parsed header."""
 
     key: SegmentKey
     rows: int  # n
     image_hashes: int  # k
-    max_norm: float  # the largest L2 norm of the vectors, in float64
+    max_norm: float  # largest L2 norm of the vectors, float64
     image_key_id: str
     sections: Mapping[str, Section]
-    end: int  # the offset of the first byte after the sections: that of the checksums
+    end: int  # the offset after the sections: of the checksums
 
     @classmethod
     def of(cls, key: SegmentKey, rows: int, image_hashes: int, max_norm: float, image_key: bytes) -> Header:
-        """The header of a new file, its sections one after another."""
+        """A new file's header, with consecutive sections."""
         sections, end = dict[str, Section](), PAGE_BYTES
         for name, (dtype, shape) in _arrays(rows, key.embedding_size, image_hashes).items():
             sections[name] = Section(end, dtype, shape)
@@ -82,16 +82,16 @@ class Header:
 
     @property
     def blocks(self) -> int:
-        """The number of blocks with a checksum."""
+        """The number of blocks with checksums."""
         return -(-(self.end - PAGE_BYTES) // BLOCK_BYTES)
 
     @property
     def file_bytes(self) -> int:
-        """The size of the whole file."""
+        """The file's size."""
         return self.end + SUM_BYTES * (self.blocks + 1)
 
     def page(self) -> bytes:
-        """The bytes of the header."""
+        """The header's bytes."""
         fields = {
             "format": _FORMAT,
             **asdict(self.key),
@@ -117,7 +117,7 @@ class Header:
 
     @classmethod
     def read(cls, page: bytes) -> Header:
-        """The header in the first bytes of a file. Raises SegmentUnusable."""
+        """Parses a file's first bytes. Raises SegmentUnusable."""
         text = len(_MAGIC) + _VERSION_BYTES
         if len(page) < PAGE_BYTES:
             raise SegmentUnusable("it is shorter than a header")
@@ -135,7 +135,7 @@ class Header:
 
     @classmethod
     def _of_fields(cls, fields: Mapping[str, Any]) -> Header:
-        """From the parsed JSON. Raises ValueError, TypeError, KeyError or OverflowError."""
+        """Raises ValueError, TypeError, KeyError or OverflowError."""
         fixed = {"format": _FORMAT, "numbers": _NUMBERS, "block_size": BLOCK_BYTES, "cipher": None, "salt": None}
         for name, value in fixed.items():
             if fields[name] != value:
@@ -155,7 +155,7 @@ class Header:
 
 
 def _section(fields: Mapping[str, Any], dtype: np.dtype[Any], shape: tuple[int, ...], end: int) -> Section:
-    """From the parsed JSON. Raises ValueError unless it is of this type and shape, and before `end`."""
+    """Raises ValueError unless it has this type and shape, and lies before `end`."""
     section = Section(_count(fields["offset"]), dtype, shape)
     if [fields["dtype"], fields["shape"]] != [dtype.str, list(shape)]:
         raise ValueError(f"a section is {fields['dtype']} of shape {fields['shape']}, not {dtype.str} of {list(shape)}")
@@ -165,12 +165,12 @@ def _section(fields: Mapping[str, Any], dtype: np.dtype[Any], shape: tuple[int, 
 
 
 def image_key_id(image_key: bytes) -> str:
-    """16 hexadecimal digits that differ for each key and reveal nothing of it."""
+    """16 hexadecimal digits that identify the key and reveal nothing of it."""
     return hashlib.blake2b(b"facepipe image key id", key=image_key, digest_size=8).hexdigest()
 
 
 def _arrays(rows: int, size: int, image_hashes: int) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]]]:
-    """The type and the shape of each section, in the order of the file: n `rows`, of `size` d; k `image_hashes`."""
+    """Type and shape of each section, in file order: n `rows` of `size` d; k `image_hashes`."""
     n, k = rows, image_hashes
     return {
         "codes": (np.dtype("i1"), (n, size)),
@@ -190,12 +190,12 @@ def _arrays(rows: int, size: int, image_hashes: int) -> dict[str, tuple[np.dtype
 
 
 def _aligned(offset: int) -> int:
-    """The next offset at which a section may begin."""
+    """The next valid section offset."""
     return -(-offset // PAGE_BYTES) * PAGE_BYTES
 
 
 def _count(value: object) -> int:
-    """The number itself. Raises ValueError unless it is whole and not negative."""
+    """Raises ValueError unless it is a non-negative int."""
     if type(value) is not int or value < 0:
         raise ValueError(f"{value!r} is no number of things")
     return value

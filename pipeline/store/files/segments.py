@@ -1,11 +1,9 @@
-"""Index segments: immutable files with the references of a directory as search needs them, read through a memory map.
+"""Index segments: immutable, memory-mapped files with up to 65,536 references of a directory, laid out for search. See
+FORMAT.md.
 
-A segment holds up to 65,536 references of one directory in one generation, in ascending order of their numbers: vectors
-with their int8 copy, persons, boxes, and lookup tables of persons and images. It is derived data: the embedding shards
-and the catalog have all of it. So one that is damaged, or of another store, is made again.
-
-Opening reads the header and the checksums only. Each block of 256 KiB is compared with its checksum before it is first
-used: without that a flipped bit would answer with the wrong person.
+They are derived from embedding shards and catalog; a damaged or foreign one is written again. Opening reads only header
+and checksums. Each block of 256 KiB is verified before its first use: a flipped bit could otherwise return the wrong
+person.
 """
 
 from __future__ import annotations
@@ -40,22 +38,22 @@ from pipeline.store.files.segment_header import (
 )
 from pipeline.types import ByteArray, DoubleArray, FloatArray, IntArray
 
-_CHUNK_ROWS: Final = 4096  # that are converted at a time
+_CHUNK_ROWS: Final = 4096  # converted at a time
 _MEASURED: Final = 1.0 + 2.0**-20
-_ID_BYTES: Final = 16  # of a UUID, and of the digest of a hash
+_ID_BYTES: Final = 16  # of a UUID, and an image hash's digest
 _HALF: Final = 8
 
 
 class VectorCodes(NamedTuple):
-    """The int8 copy of n vectors of d numbers: what `matching.int8_filter.Codes` holds, and proves."""
+    """int8 copy of n vectors; see `matching.int8_filter.Codes`, also for the proof."""
 
     codes: npt.NDArray[np.int8]  # [n, d]
     scales: FloatArray  # [n]
-    errors: FloatArray  # [n] at least the L2 norm of vector - scale * codes
+    errors: FloatArray  # [n] >= L2 norm of vector - scale * codes
 
 
 class ImageTable(NamedTuple):
-    """k hashes of images: the halves of their digests, and the rows whose image has each."""
+    """k image hashes: halves of their digests, and the rows with such an image."""
 
     high: npt.NDArray[np.uint64]  # [k]
     low: npt.NDArray[np.uint64]  # [k]
@@ -64,22 +62,22 @@ class ImageTable(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class SegmentRows:
-    """n references of a directory, to be written: 1 <= n <= 65,536, `seq` strictly ascending."""
+    """n references of a directory for a new segment: 1 <= n <= 65,536, `seq` strictly ascending."""
 
     vectors: FloatArray  # [n, d] finite
     codes: VectorCodes  # of the vectors
-    seq: IntArray  # [n] the number of each reference
-    order: IntArray  # [n] the number of its person
+    seq: IntArray  # [n] reference numbers
+    order: IntArray  # [n] person numbers
     person_ids: ByteArray  # [n, 16] the bytes of UUIDs
     boxes: FloatArray  # [n, 4] xyxy in pixels of the upright original
-    images: ImageTable  # of their photos, in any order
+    images: ImageTable  # of their photos, any order
 
     def __len__(self) -> int:
         return len(self.seq)
 
     @property
     def columns(self) -> dict[str, npt.NDArray[Any]]:
-        """The content of each section of the file."""
+        """The content of each section."""
         high, low, of_rows = self.images
         by_digest = np.lexsort((of_rows, low, high))
         keys = np.ascontiguousarray(self.person_ids).reshape(-1).view(">u8")[::2].astype(np.uint64)
@@ -100,7 +98,7 @@ class SegmentRows:
 
     @classmethod
     def joined(cls, parts: Sequence[SegmentRows]) -> SegmentRows:
-        """All rows, part after part."""
+        """All rows, in order of the parts."""
         starts = np.cumsum([0, *map(len, parts)])
         images = [
             part.images._replace(rows=part.images.rows + start) for part, start in zip(parts, starts, strict=False)
@@ -117,12 +115,12 @@ class SegmentRows:
 
 
 def uuid_bytes(texts: Sequence[str]) -> ByteArray:
-    """[n, 16] the bytes of these UUIDs."""
+    """[n, 16] the UUIDs' bytes."""
     return np.frombuffer(b"".join(uuid.UUID(text).bytes for text in texts), np.uint8).reshape(-1, _ID_BYTES)
 
 
 def image_table(hashes: Sequence[tuple[str, ...]], image_key: bytes) -> ImageTable:
-    """Of the hashes of each row's photo."""
+    """Of each row's photo hashes."""
     of_rows = [(row, text) for row, texts in enumerate(hashes) for text in dict.fromkeys(texts)]
     digests = b"".join(_digest(text, image_key) for _, text in of_rows)
     halves = np.frombuffer(digests, ">u8").astype(np.uint64).reshape(-1, 2)
@@ -130,8 +128,8 @@ def image_table(hashes: Sequence[tuple[str, ...]], image_key: bytes) -> ImageTab
 
 
 def codes_of(vectors: FloatArray) -> VectorCodes:
-    """The int8 copy of `vectors` [n, d], finite and not zero: what `int8_kernels.quantize` makes, but for the last bit
-    of an error."""
+    """int8 copy of `vectors` [n, d], finite and non-zero: as `int8_kernels.quantize`, except for an error's last
+    bit."""
     rows, size = vectors.shape
     made = VectorCodes(np.empty((rows, size), np.int8), np.empty(rows, np.float32), np.empty(rows, np.float32))
     for start in range(0, rows, _CHUNK_ROWS):
@@ -146,7 +144,7 @@ def codes_of(vectors: FloatArray) -> VectorCodes:
 
 
 def _norms(rows: DoubleArray) -> DoubleArray:
-    """The L2 norms [n] of `rows` [n, d]."""
+    """L2 norms [n] of `rows` [n, d]."""
     norms: DoubleArray = np.sqrt(np.einsum("ij,ij->i", rows, rows))
     return norms
 
@@ -155,10 +153,10 @@ def _norms(rows: DoubleArray) -> DoubleArray:
 
 
 def write(folder: Folder, relative: str, key: SegmentKey, rows: SegmentRows, image_key: bytes) -> int:
-    """Writes a segment, durably and atomically, and returns its size in bytes. Makes its folder if it is missing.
+    """Writes a segment durably and atomically, making its folder if missing; returns its size in bytes.
 
-    `image_key`, 1 to 64 bytes, is needed to find images in it, and is not in the file. Vectors and codes are converted
-    in chunks, without a second copy. Raises StoreFull, StoreUnwritable; ValueError if `rows` cannot be a segment.
+    `image_key`, 1 to 64 bytes, is needed to find images, and is not in the file. Vectors and codes are converted in
+    chunks, without a second copy. Raises StoreFull, StoreUnwritable; ValueError if `rows` cannot be a segment.
     """
     if not 1 <= len(rows.seq) <= MAX_ROWS:
         raise ValueError(f"a segment has 1 to {MAX_ROWS} rows, not {len(rows.seq)}")
@@ -190,18 +188,18 @@ def _require_valid(header: Header, columns: dict[str, npt.NDArray[Any]]) -> None
 
 
 def _max_norm(vectors: FloatArray) -> float:
-    """The largest L2 norm of `vectors` [n, d], in float64."""
+    """Largest L2 norm of `vectors` [n, d], float64."""
     chunks = (vectors[start : start + _CHUNK_ROWS] for start in range(0, len(vectors), _CHUNK_ROWS))
     return float(np.max([_norms(chunk.astype(np.float64)).max() for chunk in chunks]))
 
 
 def _digest(image_hash: str, image_key: bytes) -> bytes:
-    """The 16 bytes that stand for a hash."""
+    """16 bytes, the digest of a hash."""
     return hashlib.blake2b(image_hash.encode(), key=image_key, digest_size=_ID_BYTES).digest()
 
 
 def _parts(header: Header, columns: dict[str, npt.NDArray[Any]]) -> Iterator[memoryview]:
-    """The bytes between header and checksums, in order."""
+    """The bytes between header and checksums."""
     ends = [*(section.offset for section in header.sections.values()), header.end][1:]
     for (name, section), end in zip(header.sections.items(), ends, strict=True):
         for start in range(0, len(columns[name]), _CHUNK_ROWS):
@@ -214,10 +212,10 @@ def _parts(header: Header, columns: dict[str, npt.NDArray[Any]]) -> Iterator[mem
 
 
 class Segment:
-    """An open segment of n references, read-only: a `FrozenPart` of an index. Any number of threads may read it.
-    Nothing in it changes, even if the file is replaced or deleted. The file must not be changed in place.
+    """An open, read-only segment of n references: a `FrozenPart` of an index. Thread-safe. Unaffected if the file is
+    replaced or deleted; the file must not be changed in place.
 
-    Reading rows, and looking up persons and images, raises StoreDamaged if a block is not as it was written.
+    Reading rows and looking up persons and images raises StoreDamaged for a damaged block.
     """
 
     def __init__(self, folder: Folder, relative: str, header: Header, mapped: mmap.mmap, image_key: bytes) -> None:
@@ -225,8 +223,8 @@ class Segment:
         self.file = relative
         self.key = header.key
         self._path = folder.path(relative)
-        self.max_norm = header.max_norm  # of the vectors, float64
-        self.dead: IntArray = np.empty(0, np.int64)  # [t] the rows of references that were removed since, ascending
+        self.max_norm = header.max_norm  # largest L2 norm of the vectors, float64
+        self.dead: IntArray = np.empty(0, np.int64)  # [t] rows of removed references, ascending
         self._header = header
         self._mapped = mapped
         self._image_key = image_key
@@ -251,12 +249,11 @@ class Segment:
     def open(
         cls, folder: Folder, relative: str, key: SegmentKey, image_key: bytes, removed: IntArray | None = None
     ) -> Segment:
-        """Maps the file, on a read-only disk as well. Takes the same time for any number of rows. `removed`: numbers of
-        references that were removed, of this segment or others.
+        """Maps the file, even on a read-only disk; takes the same time for any number of rows. `removed`: numbers of
+        removed references, of any segments.
 
-        Raises SegmentUnreadable if the system does not let it be read now; SegmentUnusable if it is missing, damaged in
-        header, checksums or numbers, cut off, a link, of something else than `key`, or was written under another
-        `image_key`.
+        Raises SegmentUnreadable if the system cannot read it now; SegmentUnusable if it is missing, truncated, a link,
+        damaged in header, checksums or reference numbers, or of another `key` or `image_key`.
         """
         try:
             mapped = _map(folder, relative)
@@ -287,14 +284,14 @@ class Segment:
 
     @property
     def file_bytes(self) -> int:
-        """The size of the file."""
+        """The file's size."""
         return self._header.file_bytes
 
     def person_row(self, person_id: str) -> int | None:
-        """The row of the person's reference, the last one if there are several; None if there is none."""
+        """The row of the person's last reference; None if there is none."""
         try:
             wanted = uuid.UUID(person_id).bytes
-        except ValueError:  # no person has such an id
+        except ValueError:  # no person has it
             return None
         keys, half = self._person_keys.checked(0, len(self)), _number(wanted[:_HALF])
         first = int(keys.searchsorted(half))
@@ -304,8 +301,8 @@ class Segment:
         return next((row for row in reversed(rows) if self.person_ids.checked(row, row + 1).tobytes() == wanted), None)
 
     def image_rows(self, image_hash: str) -> list[int]:
-        """The rows of the references from photos with this hash, ascending. Most searches ask in vain, for each face in
-        each segment: that takes 2 µs."""
+        """Rows of references from photos with this hash, ascending. Most lookups, one per face and segment, find
+        nothing and take 2 µs."""
         high, low = _halves(image_hash, self._image_key)
         keys = self._image_high.checked(0, len(self._image_high))
         first = int(keys.searchsorted(high))
@@ -335,8 +332,8 @@ class Segment:
         )
 
     def verify(self) -> str | None:
-        """Reads the whole file, not through the map, where a bad sector would end the process: what the first damage in
-        it is, or None."""
+        """Reads the whole file and describes the first damage, or returns None. Not through the map: a bad sector would
+        end the process."""
         try:
             with self._path.open("rb") as file:
                 file.seek(PAGE_BYTES)
@@ -357,14 +354,14 @@ class Segment:
 
 
 def _damaged(root: Path, relative: str, header: Header, block: int) -> StoreDamaged:
-    """The error for a damaged block. No method, so that no cycle of references keeps the file open."""
+    """The error for a damaged block. Not a method: a reference cycle would keep the file open."""
     detail = f"the index segment {relative} is not as it was written: {_damage(header, block)}"
     cure = f"`facepipe check --store {root} --repair` makes it again from the embeddings."
     return StoreDamaged(path=root, detail=detail, cure=cure)
 
 
 def _damage(header: Header, block: int) -> str:
-    """Where a damaged block is, in words."""
+    """Describes a damaged block's place."""
     start = PAGE_BYTES + block * BLOCK_BYTES
     stop = min(start + BLOCK_BYTES, header.end)
     names = [name for name, section in header.sections.items() if section.offset < stop and section.end > start]
@@ -372,13 +369,13 @@ def _damage(header: Header, block: int) -> str:
 
 
 def _map(folder: Folder, relative: str) -> mmap.mmap:
-    """The file as a read-only memory map. Raises OSError; SegmentUnusable if it is empty or not a plain file."""
+    """The file as a read-only memory map. Raises OSError; SegmentUnusable if empty or not a plain file."""
     path = folder.path(relative)
-    if not stat.S_ISREG(path.lstat().st_mode):  # a link is never ours, and opening a pipe would wait
+    if not stat.S_ISREG(path.lstat().st_mode):  # links are never ours, and opening a pipe would block
         raise SegmentUnusable("it is not a plain file")
     descriptor = os.open(path, os.O_RDONLY | NO_LINK)
     try:
-        if os.fstat(descriptor).st_size == 0:  # which cannot be mapped
+        if os.fstat(descriptor).st_size == 0:  # cannot be mapped
             raise SegmentUnusable("it is empty")
         return mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
     finally:
@@ -387,12 +384,12 @@ def _map(folder: Folder, relative: str) -> mmap.mmap:
 
 @functools.lru_cache(64)  # a face is looked up in every segment
 def _halves(image_hash: str, image_key: bytes) -> tuple[np.uint64, np.uint64]:
-    """The digest of a hash as a lookup table has it."""
+    """A hash's digest as in the lookup table."""
     digest = _digest(image_hash, image_key)
     return _number(digest[:_HALF]), _number(digest[_HALF:])
 
 
 def _number(half: bytes) -> np.uint64:
-    """8 bytes as a big-endian number. Not as an int, which NumPy would compare as float64, without its last bits."""
+    """8 bytes, big-endian. Not an int, which NumPy would compare as float64, losing its last bits."""
     number: np.uint64 = np.uint64(int.from_bytes(half, "big"))
     return number

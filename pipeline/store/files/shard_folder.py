@@ -1,10 +1,9 @@
-"""Extracted shards on their way from the workers of a cluster to the store: sealed files in a folder that all nodes
-share, or objects in a bucket.
+"""Extracted shards on their way from cluster workers to the store: sealed files in a folder shared by all nodes, or
+objects in a bucket.
 
-A file's name has its shard and the hash of the output settings; it is below the run's id. It is written once: of
-several workers with the same shard one wins. It is sealed (AES-256-GCM) under a key of the run and bound to its name,
-so that nobody who reaches the folder can read it, change it, or pass one shard off for another. In a store of an
-earlier version that is not encrypted the key is no secret, and tells damage alone.
+A shard is written once: the first of several workers wins. It is sealed (AES-256-GCM) under a key of the run and bound
+to its name, so nobody with access to the folder can read, change or swap shards. In an unencrypted store of an earlier
+version the key is not secret, and only detects damage.
 """
 
 from __future__ import annotations
@@ -28,10 +27,10 @@ from pipeline.runtime import buckets
 from pipeline.store.files.crypto import seal, unseal
 from pipeline.store.files.shards import parquet_bytes, parquet_table
 
-BUILD: Final = "reindex-"  # begins the name of a build's folder, as a run's begins with its id
+BUILD: Final = "reindex-"  # prefix of a build's folder, in place of a run's id
 _SEALED: Final = ".sealed"
 _SHARD: Final = re.compile(rf"(\d{{5,}})-[0-9a-f]{{16}}{re.escape(_SEALED)}")
-_SIGN: Final = ".sign"  # by which a worker sees that its folder is the driver's, and that the driver is at work
+_SIGN: Final = ".sign"  # shows a worker that it has the driver's folder, and that the driver is running
 
 
 class ShardUnusable(Exception):
@@ -39,28 +38,28 @@ class ShardUnusable(Exception):
 
 
 def remove_builds(runs: Path) -> None:
-    """Removes what builds that were killed left in a store's folder of runs."""
+    """Removes the leftovers of killed builds from a store's folder of runs."""
     for left in runs.glob(f"{BUILD}*"):
         shutil.rmtree(left, ignore_errors=True)
 
 
 def is_left(name: str) -> bool:
-    """Whether a file in a run's folder of shards is of workers, finished or half written."""
+    """Whether a worker wrote this file in a run's folder of shards, completely or not."""
     return name.endswith(_SIGN) or _SEALED in name
 
 
 @dataclass(frozen=True)
 class ShardFolder:
-    """The shards of one run. Any number of processes write while one takes. Every method raises BucketFailed where the
-    folder or bucket cannot be used, and UsageError without obstore."""
+    """The shards of one run. Many processes write while one reads. All methods raise BucketFailed if the folder or
+    bucket is unusable, and UsageError without obstore."""
 
-    address: str  # of the run's shards
+    address: str  # the run's shards
     output_hash: str
     key: bytes = field(repr=False)  # 32
 
     @classmethod
     def of_run(cls, run_id: str, folder: str, output_hash: str, secret: bytes) -> ShardFolder:
-        """`folder`: a path or an address, of any runs. `secret`: from which the run's key is made."""
+        """`folder`: a path or address, shared by runs. `secret`: the run's key is derived from it."""
         if not buckets.is_address(folder):
             folder = f"file://{Path(folder.removeprefix('file://')).expanduser().absolute()}"
         key = hmac.new(secret, f"facepipe shards {run_id} {output_hash}".encode(), hashlib.sha256).digest()
@@ -68,18 +67,18 @@ class ShardFolder:
 
     @classmethod
     def of_build(cls, folder: str, output_hash: str) -> ShardFolder:
-        """For the build of another index. No later build takes what is left of it: it has a key of its own."""
+        """For a build of another index. Later builds use another key and cannot import its leftovers."""
         return cls.of_run(f"{BUILD}{uuid.uuid4()}", folder, output_hash, os.urandom(32))
 
     def put(self, shard: int, table: pa.Table, metadata: Mapping[str, Any]) -> bool:
-        """Leaves an extracted shard, unless there is one: False."""
+        """Writes an extracted shard; False if it exists."""
         name = self._name(shard)
         data = parquet_bytes(table, {**metadata, "shard": shard})
         with self._failures():
             return buckets.create(self._address(name), seal(self.key, data, self._bound_to(name)))
 
     def read(self, shard: int, metadata: Mapping[str, Any]) -> pa.Table:
-        """An extracted shard. Raises ShardUnusable where there is none, or another than was left with `metadata`."""
+        """An extracted shard. Raises ShardUnusable if it is missing, or not written with `metadata`."""
         name = self._name(shard)
         with self._failures():
             try:
@@ -93,29 +92,29 @@ class ShardFolder:
             raise ShardUnusable(f"{self._address(name)}: {exc}") from exc
 
     def shards(self) -> set[int]:
-        """The numbers of the shards that are there, of these output settings."""
+        """The existing shards of these output settings."""
         found = {name: match for name in self._names() if (match := _SHARD.fullmatch(name))}
         return {int(match[1]) for name, match in found.items() if name == self._name(int(match[1]))}
 
     def remove(self, shard: int) -> None:
-        """Removes a shard, if it is there."""
+        """Removes a shard, if it exists."""
         with self._failures():
             buckets.remove(self._address(self._name(shard)))
 
     def clear(self) -> None:
-        """Removes all that workers left of the run."""
-        self.remove_signs()  # first, so that no more comes
+        """Removes everything that workers wrote for the run."""
+        self.remove_signs()  # first, so that no more are written
         self._remove_all(_SEALED)
         if self.address.startswith("file:"):
             folder = Path(self.address.removeprefix("file://"))
-            for half_written in folder.glob(f"*{_SEALED}#*"):  # by a worker that was killed; obstore does not list them
+            for half_written in folder.glob(f"*{_SEALED}#*"):  # of killed workers; obstore does not list them
                 half_written.unlink(missing_ok=True)
             for empty in (folder, folder.parent):
-                with suppress(OSError):  # not empty, or gone
+                with suppress(OSError):  # not empty, or missing
                     empty.rmdir()
 
     def leave_sign(self) -> str:
-        """Leaves a file that `sees` looks for, in place of any other, and returns its name."""
+        """Writes a file for `sees`, replacing any other; returns its name."""
         self.remove_signs()
         name = f"{uuid.uuid4().hex}{_SIGN}"
         with self._failures():
@@ -123,7 +122,7 @@ class ShardFolder:
         return name
 
     def remove_signs(self) -> None:
-        """From now on no worker of an earlier command leaves anything."""
+        """Stops workers of earlier commands from writing."""
         self._remove_all(_SIGN)
 
     def _remove_all(self, ending: str) -> None:
@@ -133,7 +132,7 @@ class ShardFolder:
                 buckets.remove(self._address(name))
 
     def sees(self, sign: str) -> bool:
-        """Whether this process has the same folder as the one that left the sign, which is still at work."""
+        """Whether this is the folder of the process that wrote the sign, and that process is still running."""
         with self._failures():
             try:
                 buckets.read(self._address(sign))
@@ -152,7 +151,7 @@ class ShardFolder:
         return buckets.below(self.address, name)
 
     def _bound_to(self, name: str) -> str:
-        return "/".join([*self.address.split("/")[-2:], name])  # the run's id, and so on: the same through every mount
+        return "/".join([*self.address.split("/")[-2:], name])  # run id etc.: equal on every mount
 
     @contextmanager
     def _failures(self) -> Iterator[None]:

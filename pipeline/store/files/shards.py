@@ -1,7 +1,7 @@
-"""Parquet files of the store: their names, and the embedding shards.
+"""Parquet files of the store: names, embedding shards, transfers.
 
-An embedding shard is immutable: one file per committed shard of a run, named after it, so a commit that is
-repeated after a crash writes the same file again.
+An embedding shard is immutable: one file per committed shard of a run, with its name, so a commit repeated after a
+crash writes the same file again.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ PLAN_ANEW = "`facepipe run SOURCE` plans its source anew; `facepipe abandon` giv
 
 @dataclass(frozen=True)
 class WrittenFile:
-    """A finished file: relative path, size, hash of its bytes, rows."""
+    """A finished file: relative path, size, SHA-256, rows."""
 
     file: str
     bytes: int
@@ -47,12 +47,12 @@ def embedding_file(generation: int, run_id: str, shard: int) -> str:
 
 
 def embedding_stem(file: str) -> str:
-    """The name that a shard keeps when it is rewritten."""
+    """The name that a shard keeps when rewritten."""
     return re.sub(r"(\.\d+)?\.parquet$", "", file)
 
 
 def rewritten_file(file: str) -> str:
-    """The name of an embedding shard once it is rewritten: `<stem>.<n>.parquet` for the n-th time."""
+    """The next name of a rewritten shard: `<stem>.<n>.parquet` for the n-th time."""
     times = file.removeprefix(embedding_stem(file)).removesuffix(".parquet").removeprefix(".")
     return f"{embedding_stem(file)}.{int(times or 0) + 1}.parquet"
 
@@ -66,23 +66,23 @@ def manifest_file(run_id: str) -> str:
 
 
 def parquet_bytes(table: pa.Table, metadata: Mapping[str, Any]) -> bytes:
-    """The table as one Parquet file, `metadata` as JSON under the key `facepipe`."""
+    """One Parquet file, with `metadata` as JSON under the key `facepipe`."""
     text = json.dumps(dict(metadata), sort_keys=True)
     kept = {**(table.schema.metadata or {}), METADATA_KEY: text.encode()}
     buffer = io.BytesIO()
-    # A dictionary of vectors' numbers, each there once, would add half of their bytes.
+    # A dictionary of unique vector components would add half their size.
     pq.write_table(table.replace_schema_metadata(kept), buffer, compression=COMPRESSION, use_dictionary=False)
     return buffer.getvalue()
 
 
 def read_metadata(file_schema: pa.Schema) -> dict[str, Any]:
-    """The metadata from `parquet_bytes`; empty where the file has none."""
+    """The metadata from `parquet_bytes`; empty if missing."""
     metadata = json.loads((file_schema.metadata or {}).get(METADATA_KEY, b"{}"))
     return metadata if isinstance(metadata, dict) else {}
 
 
 def embedding_metadata(identity: StoreIdentity, generation: int) -> dict[str, Any]:
-    """The metadata of an embedding shard."""
+    """An embedding shard's metadata."""
     return {
         "format_version": schema.FORMAT_VERSION,
         "schema_version": schema.SCHEMA_VERSION,
@@ -97,14 +97,14 @@ def embedding_metadata(identity: StoreIdentity, generation: int) -> dict[str, An
 
 
 def write_embeddings(folder: Folder, file: str, table: pa.Table, metadata: Mapping[str, Any]) -> WrittenFile:
-    """Writes one embedding shard. Raises StoreFull, StoreUnwritable."""
+    """Writes an embedding shard. Raises StoreFull, StoreUnwritable."""
     data = parquet_bytes(table, metadata)
     folder.write(file, data, "embeddings")
     return WrittenFile(file, len(data), hashlib.sha256(data).hexdigest(), table.num_rows)
 
 
 def read_embeddings(folder: Folder, file: str, size: int) -> tuple[IntArray, FloatArray]:
-    """The face ids [n] and the embeddings [n, size] float32 of one shard. Raises StoreDamaged."""
+    """A shard's face ids [n] and embeddings [n, size] float32. Raises StoreDamaged."""
     table = read_parquet(folder, file)
     if not table.schema.equals(embeddings_schema(size)):
         raise damaged_file(folder, file, "its columns are not those of an embedding shard")
@@ -113,13 +113,13 @@ def read_embeddings(folder: Folder, file: str, size: int) -> tuple[IntArray, Flo
 
 
 def embedding_rows(face_ids: Sequence[int] | IntArray, vectors: FloatArray) -> pa.Table:
-    """Face ids [n] and embeddings [n, size] float32 as the rows of an embedding shard (`embeddings_schema`)."""
+    """Face ids [n] and embeddings [n, size] float32 as `embeddings_schema`."""
     lists = pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), vectors.shape[1])
     return pa.table([pa.array(face_ids, pa.int64()), lists], schema=embeddings_schema(vectors.shape[1]))
 
 
 def vectors_of(column: pa.ChunkedArray, size: int) -> FloatArray:
-    """A fixed-size list column as an array [n, size] float32."""
+    """A fixed-size list column as [n, size] float32."""
     parts = [chunk.flatten().to_numpy() for chunk in column.chunks if len(chunk)]
     flat = np.concatenate(parts) if parts else np.zeros(0, np.float32)
     vectors: FloatArray = flat.reshape(-1, size)
@@ -127,12 +127,12 @@ def vectors_of(column: pa.ChunkedArray, size: int) -> FloatArray:
 
 
 def vector_bytes(vector: FloatArray) -> bytes:
-    """One embedding [size] as core.pending_embeddings holds it: little-endian float32."""
+    """An embedding [size] as in core.pending_embeddings: little-endian float32."""
     return vector.astype("<f4").tobytes()
 
 
 def vectors_of_bytes(column: pa.ChunkedArray, size: int) -> FloatArray:
-    """Embeddings [n, size] float32 out of a column of `vector_bytes`."""
+    """[n, size] float32 from a column of `vector_bytes`."""
     flat = np.frombuffer(b"".join(column.to_pylist()), "<f4")
     vectors: FloatArray = flat.reshape(-1, size).astype(np.float32, copy=False)
     return vectors
@@ -145,12 +145,12 @@ def read_parquet(
     key: bytes | None = None,
     metadata: Mapping[str, Any] | None = None,
 ) -> pa.Table:
-    """A Parquet file of the store (encrypted as a whole, where a key is given), or some of its columns.
+    """A Parquet file of the store (encrypted as a whole if a key is given), or some of its columns.
 
-    Raises StoreDamaged where it is missing or broken, or where one of `metadata` is not in it.
+    Raises StoreDamaged if it is missing or broken, or lacks one of `metadata`.
     """
     try:
-        # Read as plain bytes: a memory map of a broken disk would end in a signal instead of an exception.
+        # Not memory-mapped: a broken disk would raise a signal instead of an exception.
         data = folder.path(file).read_bytes()
         return parquet_table(data if key is None else decrypt_image(key, data), columns, metadata)
     except (OSError, ValueError, pa.ArrowException) as exc:
@@ -160,8 +160,8 @@ def read_parquet(
 def parquet_table(
     data: bytes, columns: Sequence[str] | None = None, metadata: Mapping[str, Any] | None = None
 ) -> pa.Table:
-    """The table of `parquet_bytes`, without its metadata. Raises ValueError where one of `metadata` is not in it;
-    ValueError, OSError or ArrowException for what is no such file."""
+    """The table of `parquet_bytes`, without metadata. Raises ValueError if one of `metadata` is missing; ValueError,
+    OSError or ArrowException for invalid data."""
     table = pq.read_table(io.BytesIO(data), columns=None if columns is None else list(columns))
     found = read_metadata(table.schema)
     for name, value in (metadata or {}).items():
@@ -171,7 +171,7 @@ def parquet_table(
 
 
 def sha256_of(folder: Folder, file: str) -> str:
-    """The hash of a file. Raises StoreDamaged where it can't be read."""
+    """A file's hash. Raises StoreDamaged if unreadable."""
     digest = hashlib.sha256()
     try:
         with folder.path(file).open("rb") as opened:
@@ -183,19 +183,19 @@ def sha256_of(folder: Folder, file: str) -> str:
 
 
 def require_hash(folder: Folder, file: str, sha256: str | None) -> None:
-    """Raises StoreDamaged unless this is the file's SHA-256."""
+    """Raises StoreDamaged unless the file has this SHA-256."""
     if sha256_of(folder, file) != sha256:
         raise damaged_file(folder, file, "its SHA-256 is not the recorded one")
 
 
-# Faces that a command extracted, on their way to the server that holds the store: too many for a request. The file is
-# gone once the call is done. What a killed command leaves is removed when the store is opened. Where the store is
-# encrypted, so is the file as a whole: it holds pictures.
+# Faces that a command extracted, transferred to the server that holds the store: too many for a request. The file
+# exists during the call; leftovers are removed when the store is opened. In an encrypted store it is encrypted as a
+# whole: it contains pictures.
 
 
 @contextmanager
 def handed_over(folder: Folder, table: pa.Table, key: bytes | None) -> Iterator[str]:
-    """For the block the table is in a file, whose hash this gives. Raises StoreFull, StoreUnwritable."""
+    """Yields the hash of a file with the table, which exists within the block. Raises StoreFull, StoreUnwritable."""
     data = parquet_bytes(table, {})
     data = data if key is None else encrypt_image(key, data)
     sha256 = hashlib.sha256(data).hexdigest()
@@ -207,7 +207,7 @@ def handed_over(folder: Folder, table: pa.Table, key: bytes | None) -> Iterator[
 
 
 def read_handed_over(folder: Folder, sha256: str, key: bytes | None) -> pa.Table:
-    """The table of the file with this hash. Raises StoreDamaged where there is none."""
+    """The table of the file with this hash. Raises StoreDamaged if missing."""
     require_hash(folder, _handover_file(sha256), sha256)
     return read_parquet(folder, _handover_file(sha256), key=key)
 
