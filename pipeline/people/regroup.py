@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import uuid
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 from typing import Final
 
@@ -66,7 +66,7 @@ def regroup(plan: Plan, request: CorrectionRequest, decoded: pa.Table | None) ->
             moves.update(dict.fromkeys(face_ids, new[-1]))
         else:
             without_picture += face_ids
-    needed = known.needed(moves)
+    needed = known.needed(moves, set(new))
     without_picture += sorted(needed)
     moves = {face_id: person_id for face_id, person_id in moves.items() if face_id not in needed}
     getting = set(moves.values())
@@ -223,9 +223,9 @@ class _Known:
                 joins.append([first.person_id, *(other.person_id for other in others)])
         return made, joins
 
-    def needed(self, moves: Mapping[int, str | None]) -> set[int]:
+    def needed(self, moves: Mapping[int, str | None], new: Set[str]) -> set[int]:
         """The faces that cannot move, because their persons would keep only faces without a vector; including those
-        that must stay because others do."""
+        that must stay because others do, as all faces of a `new` person must."""
         losing = {self.stored[face_id].person_id for face_id in moves} - {None}
         own: dict[str | None, set[int]] = defaultdict(set)
         for face in self.stored.values():
@@ -243,6 +243,8 @@ class _Known:
             if not more:
                 return kept
             kept |= more
+            unmade = new & {str(moves[face_id]) for face_id in kept}
+            kept |= {face_id for face_id, person_id in moves.items() if person_id in unmade}
 
     def admitted(self, gate: MatchSettings) -> list[FaceToRegroup]:
         """The rejected faces that pass this gate and have no "nobody" constraint."""

@@ -96,16 +96,17 @@ def make_app(
     metrics = Metrics(gauges, service.batcher.stage_s)
     serializer = Serializer(image_prefix(serve))
     originals = BoundedThreadPool("originals", threads=_ORIGINAL_THREADS, queue=_CALL_QUEUE)
+    deciding = BoundedThreadPool("deciding", threads=1, queue=1)
     sessions = Sessions(idle_s=settings.ui.idle_s, session_s=settings.ui.session_s)
     auth.on_drop.append(sessions.drop)
     context = PageContext(
-        service, client, settings, auth, bodies, posts, calls, serializer, metrics, ready, originals, sessions
+        service, client, settings, auth, bodies, posts, calls, serializer, metrics, ready, originals, deciding, sessions
     )
 
     @contextlib.asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         yield
-        for pool in (posts, calls, originals, auth):
+        for pool in (posts, calls, originals, deciding, auth):
             pool.close()
 
     routes = [*_contract(context), *(ui_routes(context) if settings.ui.enabled else ())]

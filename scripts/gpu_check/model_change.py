@@ -23,9 +23,9 @@ _LEAST_SHARE = 0.95  # of the faces, which both stores have: a few qualities are
 def model_change(options: Options, found: Findings) -> None:
     files = corpus(options, "a")
     folders = [options.work / name for name in ("photos before", "photos after")]
-    for folder, part in zip(folders, (files[::2], files[1::2]), strict=True):
+    for folder, part, first in zip(folders, (files[::2], files[1::2]), (0, len(files)), strict=True):
         folder.mkdir(exist_ok=True)
-        distinct(part, folder)
+        distinct(part, folder, first)
     changed, fresh = options.work / "changed-store", options.work / "fresh-store"
     before, after = map(str, folders)
     machine = ("--config", str(CUDA_CONFIG), "--device", options.device)

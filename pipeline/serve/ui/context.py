@@ -14,6 +14,7 @@ from pipeline.errors import OtherAccount, ParameterInvalid
 from pipeline.jobs.people import People
 from pipeline.jobs.store import Store
 from pipeline.matching.calibration import Calibration
+from pipeline.people.directory import Changed
 from pipeline.serve.context import Call, Context
 from pipeline.serve.request_parsing import Query
 from pipeline.serve.thread_pool import BoundedThreadPool
@@ -21,6 +22,7 @@ from pipeline.serve.ui.people_list import PeopleList, PeopleLists
 from pipeline.serve.ui.photos import Photos
 from pipeline.serve.ui.same_site import check_same_site
 from pipeline.serve.ui.sessions import Session, Sessions
+from pipeline.store import Regrouping
 from pipeline.texts import DIRECTORY_RULE, directory_name
 
 COOKIE: Final = "facepipe_page"
@@ -34,6 +36,7 @@ class PageContext(Context):
     """The parts of the server that the page uses, of which some are its own."""
 
     originals: BoundedThreadPool  # for photos of the store, which decode slowly
+    deciding: BoundedThreadPool  # for whole directories, which can take minutes
     sessions: Sessions
 
     @cached_property
@@ -43,6 +46,11 @@ class PageContext(Context):
     @property
     def calibration(self) -> Calibration:
         return Calibration.from_dict(self.store.identity.calibration)
+
+    @cached_property
+    def regrouped(self) -> dict[tuple[tuple[int, str], int, Changed], Regrouping]:
+        """The last dry run of a regroup by the newer index, by directory and versions; at most one."""
+        return {}
 
     @cached_property
     def lists(self) -> PeopleLists:

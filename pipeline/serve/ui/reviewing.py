@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
-from itertools import islice
 from typing import Final
 
 from pipeline.config import EVERYBODY, MAX_THRESHOLD
@@ -17,13 +15,13 @@ from pipeline.serve.context import Json
 from pipeline.serve.ui.answers import face_json, people_json
 from pipeline.serve.ui.context import PageContext, Visit, stamp
 from pipeline.serve.ui.people_list import PeopleList, cursor_at
-from pipeline.store import FaceMove
+from pipeline.store import Regrouping
 
 _COUNT: Final = 40
 _FMR: Final = 1e-3
 _WIDER: Final = 1.25  # times T, if no table has the rate
 _SHOWN: Final = 500  # pairs, and groups of faces, decided differently
-_FACES: Final = 12  # of such a group
+_FACES: Final = 12  # shown of such a group
 _ORDER: Final = "photos"  # people on most photos first
 
 
@@ -61,54 +59,78 @@ def pairs(visit: Visit) -> Json:
 
 def newer(visit: Visit) -> Json:
     """What a regroup by the newer index would change: pairs of people that would be one, and faces that would move, by
-    current and new person. It decides the whole directory, which can take minutes, and changes nothing. Raises
-    CorrectionImpossible if there is no newer index, or it lacks faces."""
+    current and new person; of people whom an earlier regroup joined and this one would part only the number. It decides
+    the whole directory, which can take minutes, and changes nothing. Raises CorrectionImpossible if there is no newer
+    index, or it can't be swapped in now."""
     listed = visit.listed
     try:
-        switched = visit.people.swap_and_regroup(dry_run=True)
-    except ReindexMissing as exc:
-        raise CorrectionImpossible(detail=str(exc)) from exc
-    assert switched.regrouped is not None
-    found = switched.regrouped.regrouping
-    assert found is not None
-    client = visit.context.store.after_switch()
-    matcher = Matcher(Calibration.from_dict(client.identity.calibration), found.threshold)
-    rows = listed.rows  # some may be newer than the list
+        client = visit.context.store.after_switch()
+        identity, found = client.identity, _regrouped(visit)
+    except ReindexMissing as exc:  # whose text has paths
+        detail = "There is no newer index, it lacks faces, or a run is not finished."
+        raise CorrectionImpossible(detail=detail) from exc
+    rows = {one: row for one, row in listed.rows.items() if not row.hidden}  # people may have come since
     pairs = [(first, other) for first, *others in found.joins for other in others if first in rows and other in rows]
+    matcher = Matcher(Calibration.from_dict(identity.calibration), found.threshold)
     with visit.service.directories.using(*visit.place) as directory:
         likely = compared(client, directory, pairs[:_SHOWN], matcher)
-        moves = [_moved(visit, directory, found.new, part) for part in islice(_by_people(found.moves), _SHOWN)]
+        moves = _moved(visit, listed, directory, found)
     return {
-        "newer": switched.weights,
+        "newer": identity.weights,
         "pairs": [_pair(visit, listed, pair) for pair in likely],
         "total": len(pairs),
         "moves": moves,
         "faces": len(found.moves),
+        "parted": len(found.parted),
         "threshold": found.threshold,
         "asOf": stamp(listed.as_of),
     }
 
 
-def _by_people(moves: Sequence[FaceMove]) -> list[list[FaceMove]]:
-    """The moves grouped by (before, after) person, the largest group first."""
-    groups: dict[tuple[str | None, str | None], list[FaceMove]] = defaultdict(list)
-    for move in moves:
-        groups[move.before, move.after].append(move)
-    return sorted(groups.values(), key=len, reverse=True)
+def _regrouped(visit: Visit) -> Regrouping:
+    """A dry run of the regroup; the last one if nothing changed since. One thread at a time calls this."""
+    with visit.service.directories.using(*visit.place) as directory:
+        version = visit.place, visit.context.store.generation, directory.changed
+    if version not in visit.context.regrouped:
+        answer = visit.people.swap_and_regroup(dry_run=True).regrouped
+        assert answer is not None
+        assert answer.regrouping is not None
+        visit.context.regrouped.clear()
+        visit.context.regrouped[version] = answer.regrouping
+    return visit.context.regrouped[version]
 
 
-def _moved(visit: Visit, directory: Directory, new: Sequence[str], moves: Sequence[FaceMove]) -> Json:
-    """Faces that would move together. `to` is absent if it would be somebody new, or nobody."""
-    first, rows = moves[0], visit.listed.rows
-    before, after = (None if one is None else rows.get(directory.root_id(one)) for one in (first.before, first.after))
-    faces = visit.context.store.faces_by_id([move.face_id for move in moves[:_FACES]]).to_pylist()
-    return {
-        **({} if before is None else {"from": people_json(visit, [before])[0], "record": first.before}),
-        **({} if after is None else {"to": people_json(visit, [after])[0]}),
-        "new": first.after in new,
-        "ids": [move.face_id for move in moves],
-        "faces": [face_json(visit, row) for row in faces],
-    }
+def _moved(visit: Visit, listed: PeopleList, directory: Directory, found: Regrouping) -> list[Json]:
+    """The faces that would move together, the most first: `from` a person or nobody `to` a person, with the record
+    that they are in and would be in; or to somebody new, `new` being equal for the same one; or to nobody."""
+    groups: dict[tuple[str | None, str | None], list[int]] = defaultdict(list)
+    for move in found.moves:
+        groups[move.before, move.after].append(move.face_id)
+    roots = {one: directory.root_id(one) for pair in groups for one in pair if one is not None}
+    apart = [(*pair, faces) for pair, faces in groups.items() if roots.get(pair[0] or "") != roots.get(pair[1] or "")]
+    shown = sorted(apart, key=lambda group: -len(group[2]))[:_SHOWN]
+    wanted = {roots[one] for before, after, _ in shown for one in (before, after) if one is not None}
+    rows = [listed.rows[one] for one in wanted if one in listed.rows]
+    people = {row.person_id: each for row, each in zip(rows, people_json(visit, rows), strict=True)}
+    first = [face_id for *_, faces in shown for face_id in faces[:_FACES]]
+    faces_of = {row["face_id"]: row for row in visit.context.store.faces_by_id(first).to_pylist()}
+    new = set(found.new)
+
+    def end(name: str, record: str | None) -> Json:
+        if record in new:
+            return {"new": record}
+        who = None if record is None else people.get(roots[record])
+        return {} if who is None else {name: who, f"{name}Record": record}
+
+    return [
+        {
+            **end("from", before),
+            **end("to", after),
+            "ids": faces,
+            "faces": [face_json(visit, faces_of[one]) for one in faces[:_FACES] if one in faces_of],
+        }
+        for before, after, faces in shown
+    ]
 
 
 def _wide(context: PageContext, fmr: float) -> float:

@@ -47,7 +47,7 @@ def ui_routes(context: PageContext) -> list[tuple[str, str, Handler]]:
         ("GET", f"{_API}/corrections/last", route(correcting.last)),
         ("POST", f"{_API}/corrections/undo", route(correcting.undo)),
         ("GET", f"{_API}/review", route(reviewing.pairs)),
-        ("GET", f"{_API}/review/newer", route(reviewing.newer)),
+        ("GET", f"{_API}/review/newer", route(reviewing.newer, context.deciding)),
         ("GET", f"{_API}/store", route(store_page.store)),
         ("GET", f"{_API}/runs", route(store_page.runs)),
         ("GET", f"{_API}/runs/{{run_id}}/report", route(store_page.report)),

@@ -144,20 +144,26 @@ def test_what_the_newer_index_would_decide_otherwise(scattered: Path, tmp_path: 
         asked = [(each, face) for each in answer["moves"] for face in each["ids"]]
         assert sorted(face for _, face in asked) == sorted(of)
         for each, face in asked:
-            assert each["record"] == of[face].before
-            assert each["new"] == (of[face].after in expected.new) == ("to" not in each)
-            assert each["new"] or each["to"]["id"] == of[face].after
-        assert {each["new"] for each in answer["moves"]} == {True, False}
+            assert each["fromRecord"] == each["from"]["id"] == of[face].before
+            assert "new" in each or each["toRecord"] == each["to"]["id"] == of[face].after
+        together = {frozenset(f for e, f in asked if e.get("new") == new) for new in {e.get("new") for e, _ in asked}}
+        news = {move.after if move.after in expected.new else None for move in of.values()}
+        same = {frozenset(f for f, m in of.items() if (m.after if m.after in news else None) == new) for new in news}
+        assert together == same  # the ids of new people are made each time
+        assert {"new" in each for each in answer["moves"]} == {True, False}
+        assert browser.get("review/newer")["moves"] == answer["moves"]  # nothing changed: it is not decided again
         for pair in answer["pairs"]:
             browser.post("corrections", {"kind": "not_same", "persons": sorted(both(pair))})
         for each in answer["moves"]:
-            kind, who = ("split", [each["record"]]) if each["new"] else ("move", [each["to"]["id"]])
+            kind, who = ("split", [each["fromRecord"]]) if "new" in each else ("move", [each["toRecord"]])
             browser.post("corrections", {"kind": kind, "persons": who, "faces": each["ids"], "asOf": answer["asOf"]})
         later = browser.get("review/newer")
         assert (later["pairs"], later["moves"]) == ([], [])
         people.swap_and_regroup()
         assert "newer" not in browser.get("review")
-        assert browser.get("review/newer", status=409)["errorReason"] == "correction-impossible"
+        refused = browser.get("review/newer", status=409)
+        assert refused["errorReason"] == "correction-impossible"
+        assert str(tmp_path) not in refused["message"]
 
 
 def test_names_as_they_are_now_and_hidden_people(browser: Browser) -> None:

@@ -33,7 +33,7 @@ function unanswered({ items: pairs, asOf }, all) {
 export function Review({ id, anew }) {
   const byNewer = id === "newer";
   const list = usePaged(byNewer ? "review/newer" : "review", byNewer ? {} : { count: 40 }, "pairs", anew);
-  const { newer, moves = [], faces = 0 } = list.answer ?? {};
+  const { newer, moves = [], faces, parted } = list.answer ?? {};
   const [decided, setDecided] = useState(new Map()); // by pair: { answer: same, not or skip, one, other, name?, madeAt? }
   const left = unanswered(list, decided);
   const pair = left[0];
@@ -79,9 +79,12 @@ export function Review({ id, anew }) {
         ? html`<a class="button" href=${href("review")}>Back to the pairs of now</a>`
         : newer && html`<a class="button" href=${href("review", "newer")}>What <bdi>${newer}</bdi> would decide otherwise</a>`}
     </header>
-    ${byNewer && html`<p class="soft">${list.done
-      ? html`The newer index, by <bdi>${newer}</bdi>, would make one person of ${count(list.total ?? 0, "pair")}, and move ${count(faces, "face")}. Nothing is changed by it unless you say so.`
-      : "Deciding all faces by the newer index. This can take minutes."}</p>`}
+    ${byNewer && html`<p class="soft">${list.loading
+      ? "Deciding all faces by the newer index. This can take minutes."
+      : list.answer && html`The newer index, by <bdi>${newer}</bdi>, would make one person of ${count(list.total, "pair")}, move
+          ${" "}${count(faces, "face")}${parted > 0 && `, and part ${count(parted, "person", "people")} whom an earlier regroup joined`}.
+          Nothing is changed by it unless you say so.${list.total > list.items.length &&
+          ` Here are ${list.items.length.toLocaleString("en")} of the pairs; open this again for the next ones.`}`}</p>`}
     ${pair
       ? html`<${Pair} pair=${pair} decide=${decide} />`
       : html`<div class="empty" aria-busy=${!list.done}>
@@ -93,39 +96,43 @@ export function Review({ id, anew }) {
                   Look at the ${count(skipped, "skipped pair")} again
                 </button>`}`}
         </div>`}
-    ${moves.length > 0 && html`<${Moves} moves=${moves} asOf=${list.asOf} />`}`;
+    ${moves.length > 0 && html`<${Moves} key=${list.asOf} moves=${moves} asOf=${list.asOf} />`}`;
 }
 
-// Faces that the newer index would give to somebody else: to make these moves now, or to leave them.
+// Faces that the newer index would give to somebody else: to make these moves now, or to leave them. Rows of one new
+// person are of one person here, too: the first splits it off, the others move there.
 function Moves({ moves, asOf }) {
-  const [made, setMade] = useState(new Set()); // places in the list
-  const move = (group, place) => {
-    const { from, record, to, ids } = group;
-    const [kind, persons] = group.new ? ["split", [record]] : ["move", to ? [to.id] : []];
-    const text = `${count(ids.length, "face")} moved to ${whose(group)}`;
-    const change = (edit) => setMade((old) => (edit(old), new Set(old)));
-    change((all) => all.add(place));
-    correct({ kind, persons, faces: ids, asOf, ...(kind === "move" && from && { from: from.id }) }, text, () =>
-      change((all) => all.delete(place)),
+  const [made, setMade] = useState(new Map()); // by the first face: true, or the id of the new person
+  const newOnes = new Map(moves.filter(({ new: key, ids }) => key && made.get(ids[0])?.length).map(({ new: key, ids }) => [key, made.get(ids[0])]));
+  const note = (face, value) => setMade((old) => (value ? new Map(old).set(face, value) : new Map([...old].filter(([one]) => one !== face))));
+  const move = (group) => {
+    const { ids: [face], ids: faces, from, fromRecord, toRecord, new: key } = group;
+    const target = toRecord ?? newOnes.get(key);
+    const wish = target
+      ? { kind: "move", persons: [target], ...(from && { from: from.id }) }
+      : { kind: "split", persons: [fromRecord] };
+    note(face, true);
+    correct({ ...wish, faces, asOf }, `${count(faces.length, "face")} moved to ${whose(group)}`, () => note(face, null)).then(
+      (answer) => answer && !target && note(face, answer.persons[0]),
     );
   };
   return html`
     <h2>Faces that would move</h2>
     <ul class="moves">
-      ${moves.map((group, place) => !made.has(place) && html`<li class="row" key=${place}>
+      ${moves.map((group) => !made.has(group.ids[0]) && html`<li class="row" key=${group.ids[0]}>
         <div class="strip">${group.faces.map((face) => html`<${Face} key=${face.id} src=${face.picture} alt="" />`)}</div>
         <p class="spread">${count(group.ids.length, "face")} of ${group.from
           ? html`<a href=${href("person", group.from.id)}><${Name} name=${group.from.name} /></a>`
           : "nobody"} would be of ${group.to
           ? html`<a href=${href("person", group.to.id)}><${Name} name=${group.to.name} /></a>`
           : whose(group)}</p>
-        ${(group.to || (group.new && group.from)) && html`<button onClick=${() => move(group, place)}>Move ${ids(group)}</button>`}
+        ${(group.to || newOnes.has(group.new) || (group.new && group.from)) &&
+        html`<button onClick=${() => move(group)}>Move ${group.ids.length === 1 ? "it" : "them"}</button>`}
       </li>`)}
     </ul>`;
 }
 
 const whose = (group) => (group.to ? nameOf(group.to) : group.new ? "somebody new" : "nobody");
-const ids = (group) => (group.ids.length === 1 ? "it" : "them");
 
 const differ = (one, other) => one && other && one !== other;
 
