@@ -83,8 +83,8 @@ def extractor(extractor: BatchExtractor) -> BatchExtractor:
 @pytest.fixture
 def loaded_once(extractor: BatchExtractor, monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs and searches take the session's models instead of loading them again."""
-    for module in ("shard_stages", "recognition"):
-        monkeypatch.setattr(f"pipeline.jobs.{module}.load_extractor", lambda *_: extractor)
+    for module in ("run.stages", "jobs.recognition"):
+        monkeypatch.setattr(f"pipeline.{module}.load_extractor", lambda *_: extractor)
 
 
 @pytest.fixture(scope="session")

@@ -219,8 +219,8 @@ def test_a_directory_of_rejected_faces_gets_its_first_people(tmp_path: Path) -> 
 def test_it_does_so_with_real_photos(
     faces_dir: Path, extractor: BatchExtractor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in ("shard_stages", "decode_rejected"):
-        monkeypatch.setattr(f"pipeline.jobs.{module}.load_extractor", lambda *_: extractor)
+    for module in ("run.stages", "jobs.decode_rejected"):
+        monkeypatch.setattr(f"pipeline.{module}.load_extractor", lambda *_: extractor)
     people = sorted(path for path in (faces_dir / "lfw-view1" / "images").iterdir() if len(list(path.iterdir())) > 1)
     (tmp_path / "photos").mkdir()
     for photo_file in [file for folder in people[:6] for file in sorted(folder.iterdir())[:2]]:

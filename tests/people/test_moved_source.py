@@ -12,10 +12,10 @@ import pytest
 from coded_faces import Shown
 
 from pipeline.errors import UsageError
-from pipeline.jobs import shard_stages
 from pipeline.jobs.people import People
 from pipeline.jobs.run_report import RunReport
 from pipeline.jobs.store import open_store
+from pipeline.run import stages
 from pipeline.run.dry_run import dry_run
 from pipeline.run.run import RunRequest, abandon, scan
 from pipeline.store.local import LocalStore
@@ -62,7 +62,7 @@ def moved(photos: Path, night: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
     def no_models(*_: object) -> None:
         raise AssertionError("models were asked for")
 
-    monkeypatch.setattr(shard_stages, "ShardStages", no_models)
+    monkeypatch.setattr(stages, "ShardStages", no_models)
     new = tmp_path / "Ärchive's" / "photos"
     new.parent.mkdir()
     photos.rename(new)

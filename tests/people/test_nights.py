@@ -12,8 +12,8 @@ from coded_faces import Shown
 
 from pipeline import open_store
 from pipeline.config import load_settings
-from pipeline.jobs import shard_stages
 from pipeline.jobs.run_report import RunReport
+from pipeline.run import stages
 from pipeline.run.dry_run import dry_run
 from pipeline.run.run import RunRequest, scan
 from pipeline.store.catalog import forgotten
@@ -37,7 +37,7 @@ def test_a_night_without_new_photos_has_a_run_of_its_own(
     photos: Path, night: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where something moved, went or is back; where nothing did, it has none."""
-    monkeypatch.setattr(shard_stages, "ShardStages", no_models)
+    monkeypatch.setattr(stages, "ShardStages", no_models)
     away = photos.parent / "away.png"
     (photos / "a1.png").rename(photos / "z.png")
     (photos / "d3.png").rename(away)

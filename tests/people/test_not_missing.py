@@ -12,7 +12,7 @@ import pytest
 from coded_faces import Shown
 
 from pipeline.config import Settings, load_settings
-from pipeline.jobs import run as run_module
+from pipeline.run import run as run_module
 from pipeline.store.local import LocalStore
 from tests.people.coded_archive import make_store, run_over, write_photo
 

@@ -16,7 +16,6 @@ from coded_store import USER, plant
 
 import pipeline
 from pipeline.errors import Interrupted, StoreFull, StoreUnwritable
-from pipeline.jobs import run_page
 from pipeline.jobs.run_report import RunReport
 from pipeline.jobs.store import Store
 from pipeline.matching.calibration import Calibration
@@ -24,6 +23,7 @@ from pipeline.people.directory import Directory
 from pipeline.people.types import PostRequest
 from pipeline.report import doubtful_pairs, page_data
 from pipeline.report import pictures as face_pictures
+from pipeline.run import page as run_page
 from pipeline.store.catalog.connection import Catalog
 from pipeline.store.checks.check import check_store, repair_store
 from pipeline.store.files.crypto import MasterKey

@@ -107,8 +107,8 @@ def year(tmp_path_factory: pytest.TempPathFactory, full: bool) -> Iterator[Year]
     with pytest.MonkeyPatch.context() as patch:
         year = Year(tmp_path_factory.mktemp("year"), 1000 if full else 80, seed=1)
         patch.setattr(time, "time_ns", year.clock)
-        for module in ("shard_stages", "reindex"):
-            patch.setattr(f"pipeline.jobs.{module}.load_extractor", ArchiveExtractor.load)
+        for module in ("run.stages", "jobs.reindex"):
+            patch.setattr(f"pipeline.{module}.load_extractor", ArchiveExtractor.load)
         days = read_year(YEAR)
         assert len(days) == 30
         for day in days:

@@ -20,7 +20,6 @@ from bench_cluster import digest
 
 from pipeline.config import Settings, load_settings
 from pipeline.errors import ClusterFailed, Interrupted, NodeMismatch, ShardFailed, UsageError
-from pipeline.jobs.cluster import assignments
 from pipeline.jobs.cluster.left_shards import shard_folder, shard_metadata
 from pipeline.run.run import RunRequest, abandon, extract, group, run, scan
 from pipeline.store.files.shard_folder import ShardFolder
@@ -134,7 +133,7 @@ def test_a_worker_that_hangs_holds_nobody_up(
             os.kill(pid, signal.SIGSTOP)
 
     if ends == "by another":
-        monkeypatch.setattr(assignments, "_STRAGGLES_S", 1.0)
+        monkeypatch.setattr(scheduling, "_STRAGGLES_S", 1.0)
     else:
         request_of = changed(request_of, "ray", shard_timeout_s=4.0)
     run(request_of, _AtFirstShard(hang))
