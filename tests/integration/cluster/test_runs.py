@@ -20,6 +20,7 @@ from bench_cluster import digest
 
 from pipeline.config import Settings, load_settings
 from pipeline.errors import ClusterFailed, Interrupted, NodeMismatch, ShardFailed, UsageError
+from pipeline.jobs.cluster import scheduling
 from pipeline.jobs.cluster.left_shards import shard_folder, shard_metadata
 from pipeline.run.run import RunRequest, abandon, extract, group, run, scan
 from pipeline.store.files.shard_folder import ShardFolder
