@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pipeline.extraction.extractor import BatchExtractor
 
 COMPILED = ("extraction.detection.network_kernels", "extraction.images.resampling_kernels", "matching.int8_kernels")
+JOURNEYS = ("tests/browser/", "tests/integration/cluster/")
 REMEMBERED = "TEST_REMEMBERED"  # the folder of `remembering.py`, which loads torch
 
 gc.disable()  # until the tests are collected: what they import stays, and looking through it took 3 s
@@ -30,6 +31,7 @@ hypothesis.settings.register_profile("full", deadline=None)
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--full", action="store_true", help="run the slow randomised tests at full size")
+    parser.addoption("--journeys", action="store_true", help="run all tests through Ray and Chromium, not one of each")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -64,17 +66,17 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
     return LoadUnits(config, log) if config.getoption("dist") == "loadfile" else None
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files with slow tests and those of conformance go first, so that no core waits for one of them in the end. Tests
-    marked `faces` need the photographs at FACEPIPE_TEST_FACES."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Files with slow tests and those of conformance run first, so that no core waits for one of them in the end."""
     slow = {_unit(item.nodeid) for item in items if "slow" in item.keywords or "/conformance/" in item.nodeid}
     items.sort(key=lambda item: _unit(item.nodeid) not in slow)
-    if os.environ.get("FACEPIPE_TEST_FACES"):
-        return
-    skip = pytest.mark.skip(reason="FACEPIPE_TEST_FACES is not set: no test photographs on this machine")
+    journeys = config.getoption("--journeys") or config.getoption("--full")
+    photographs = bool(os.environ.get("FACEPIPE_TEST_FACES"))
     for item in items:
-        if "faces" in item.keywords:
-            item.add_marker(skip)
+        if not journeys and item.nodeid.startswith(JOURNEYS) and "short" not in item.keywords:
+            item.add_marker(pytest.mark.skip(reason="a journey through Ray or Chromium: only with --journeys"))
+        if not photographs and "faces" in item.keywords:
+            item.add_marker(pytest.mark.skip(reason="FACEPIPE_TEST_FACES is not set: no test photographs"))
 
 
 def pytest_collection_finish() -> None:

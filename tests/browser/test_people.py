@@ -37,6 +37,7 @@ def test_they_are_sorted_searched_and_counted(page: Opened, served: Served) -> N
     page.has(6)
 
 
+@pytest.mark.short
 def test_chosen_people_become_one_and_two_again(page: Opened, served: Served) -> None:
     page.choose(0, 1)
     page.button("Merge").click()

@@ -1,4 +1,4 @@
-"""A Ray cluster of two nodes on this machine, for the session, and an archive with what a local run makes of it."""
+"""A Ray cluster of two nodes on this machine, and an archive with what a local run makes of it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ def changed(request: RunRequest, section: str, **values: object) -> RunRequest:
     return replace(request, settings=replace(settings, **{section: own}))
 
 
-@pytest.fixture(scope="session")
+# Of the package: its idle processes would take a tenth of a core from the tests after it.
+@pytest.fixture(scope="package")
 def two_nodes() -> Iterator[Cluster]:
     if find_spec("ray") is None or find_spec("obstore") is None:
         pytest.skip("the extra `ray` is not installed")

@@ -82,6 +82,7 @@ def assert_as_local(archive: Path, store: Path) -> None:
     assert not [*store.glob("runs/*/shards/*")]
 
 
+@pytest.mark.short
 def test_as_a_local_run(archive: Path, request_of: RunRequest) -> None:
     progress = RecordedProgress()
     report = run(dataclasses.replace(request_of, profile=True), progress)
