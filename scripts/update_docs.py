@@ -1,14 +1,17 @@
 #!/usr/bin/env python
-"""Writes the generated sections of the documents, from the code and from the results under scripts/bench/results/.
+"""Writes the generated sections of the documents, from the code and from the results under scripts/bench/results/, and
+the line numbers of links to functions.
 
 python scripts/update_docs.py            writes
 python scripts/update_docs.py --check    ends with 1 where something is out of date
 
 A document takes a section wherever it has the lines `<!-- generated: NAME -->` and `<!-- end -->`; NAME is in SECTIONS.
+A link [`NAME`](FILE.py#L) gets the line of the function, class or `Class.method`. #L0 marks a missing one, an error.
 """
 
 from __future__ import annotations
 
+import ast
 import re
 import sys
 from collections.abc import Callable
@@ -28,6 +31,7 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 DOCUMENTS: Final = (
     "README.md",
     "ARCHITECTURE.md",
+    "CONTRIBUTING.md",
     "docs/accuracy.md",
     "docs/capacity.md",
     "docs/cluster.md",
@@ -124,19 +128,45 @@ def updated(text: str) -> str:
     return _SECTION.sub(lambda match: match[1] + table(*SECTIONS[match[2]]()) + match[3], text)
 
 
+_LINK: Final = re.compile(r"\[([^\[\]]+)\]\(([^()#]+\.py)#L(\d*)\)")
+
+
+def line_of(file: Path, name: str) -> int:
+    """The line of a function, class or `Class.method`; 0 if it is missing."""
+    place: ast.AST = ast.parse(file.read_text("utf-8") if file.is_file() else "")
+    for part in name.split("."):
+        named = (node for node in ast.iter_child_nodes(place) if getattr(node, "name", None) == part)
+        place = next(named, ast.Module([], []))
+    return getattr(place, "lineno", 0)
+
+
+def relinked(text: str, folder: Path) -> str:
+    """`text` with the line of each linked function written again. Its links are relative to `folder`."""
+
+    def link(match: re.Match[str]) -> str:
+        name = match[1].strip("`").removesuffix("()")
+        return f"[{match[1]}]({match[2]}#L{line_of(folder / match[2], name)})"
+
+    return _LINK.sub(link, text)
+
+
 def write(check: bool) -> None:
-    """Writes the documents that are out of date; with `check` names them instead, and ends with 1."""
-    stale = []
+    """Writes the documents that are out of date; with `check` names them instead, and ends with 1. So it does for links
+    to missing functions."""
+    stale, wrong = [], []
     for name in DOCUMENTS:
         file = ROOT / name
         old = file.read_text("utf-8")
-        new = updated(old)
+        new = relinked(updated(old), file.parent)
+        wrong += [f"{name}: there is no {text} in {path}" for text, path, line in _LINK.findall(new) if line == "0"]
         if old != new:
             stale.append(name)
             if not check:
                 file.write_text(new, "utf-8")
     if stale and check:
-        sys.exit(f"{', '.join(stale)} out of date: python scripts/update_docs.py")
+        wrong.append(f"{', '.join(stale)} out of date: python scripts/update_docs.py")
+    if wrong:
+        sys.exit("\n".join(wrong))
 
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
-"""ARCHITECTURE.md says where each behaviour is: it is there."""
+"""ARCHITECTURE.md says where each behaviour is, and CONTRIBUTING.md links to lines: it is there."""
 
 from __future__ import annotations
 
-import ast
 import re
 from pathlib import Path
 
 import pytest
+from update_docs import line_of, relinked
 
 ROOT = Path(__file__).resolve().parents[2]
 PLACES = re.findall(
@@ -16,12 +16,15 @@ PLACES = re.findall(
 
 def test_there_are_many() -> None:
     assert len(PLACES) >= 30
+    assert len(re.findall(r"\.py#L[1-9]", (ROOT / "CONTRIBUTING.md").read_text("utf-8"))) >= 60
 
 
 @pytest.mark.parametrize(("file", "name"), PLACES)
 def test_a_behaviour_is_where_the_table_says(file: str, name: str) -> None:
-    body = ast.parse((ROOT / "pipeline" / file).read_text("utf-8")).body
-    for part in name.split("."):
-        named = [node for node in body if isinstance(node, (ast.ClassDef, ast.FunctionDef)) and node.name == part]
-        assert named, f"there is no {name} in {file}"
-        body = named[0].body
+    assert line_of(ROOT / "pipeline" / file, name), f"there is no {name} in {file}"
+
+
+def test_a_link_gets_the_line_of_its_function(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("class A:\n    @property\n    async def b(self): ...\n")
+    links = "[`A`](a.py#L9) [`A.b`](a.py#L) [`A.b()`](a.py#L3) [`A.c`](a.py#L3) [`b`](a.py#L3) [`A`](b.py#L1)"
+    assert re.findall(r"#L(\d*)", relinked(links, tmp_path)) == ["1", "3", "3", "0", "0", "0"]
