@@ -31,7 +31,8 @@ hypothesis.settings.register_profile("full", deadline=None)
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--full", action="store_true", help="run the slow randomised tests at full size")
-    parser.addoption("--journeys", action="store_true", help="run all tests through Ray and Chromium, not one of each")
+    help = "run all tests through Ray and Chromium, not one of each, and kill at every call of a fault point"
+    parser.addoption("--journeys", action="store_true", help=help)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -46,6 +47,16 @@ def pytest_configure(config: pytest.Config) -> None:
 def full(request: pytest.FixtureRequest) -> bool:
     """Whether slow randomised tests run at full size."""
     return bool(request.config.getoption("--full"))
+
+
+def _journeys(config: pytest.Config) -> bool:
+    return bool(config.getoption("--journeys") or config.getoption("--full"))
+
+
+@pytest.fixture(scope="session")
+def journeys(request: pytest.FixtureRequest) -> bool:
+    """Whether tests of crashes kill at every call of a fault point, and not once at each."""
+    return _journeys(request.config)
 
 
 def _unit(nodeid: str) -> str:
@@ -70,7 +81,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Files with slow tests and those of conformance run first, so that no core waits for one of them in the end."""
     slow = {_unit(item.nodeid) for item in items if "slow" in item.keywords or "/conformance/" in item.nodeid}
     items.sort(key=lambda item: _unit(item.nodeid) not in slow)
-    journeys = config.getoption("--journeys") or config.getoption("--full")
+    journeys = _journeys(config)
     photographs = bool(os.environ.get("FACEPIPE_TEST_FACES"))
     for item in items:
         if not journeys and item.nodeid.startswith(JOURNEYS) and "short" not in item.keywords:

@@ -19,7 +19,7 @@ import tarfile
 import traceback
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from unittest.mock import patch
@@ -67,7 +67,6 @@ SIZE = 8
 SHARD_ROWS = 4
 SHARDS = 2
 SOURCE = "/photos"
-EVERY_NTH = 4  # of the fault points is killed by default: each kind of step is among them
 MANIFEST = pa.schema([("row", pa.int64()), ("path", pa.string())])
 JPEG = b"\xff\xd8\xff\xe0"
 FILE_STATE = {"mtime_ns": 10**18, "ctime_ns": 10**18 + 1, "inode": 2**63 - 1}
@@ -476,6 +475,22 @@ def at_fault_points(hook: Callable[[str], None]) -> Iterator[None]:
         faults.install(None)
 
 
+def copied_at_points(store: Path, folder: Path, work: Callable[[], object], *, every: bool = False) -> dict[str, Path]:
+    """Does `work`, and copies the store, or the folder around it, at each fault point: what a SIGKILL there leaves. The
+    copies in `folder` are named by number and point. `every`: also at later calls of a point."""
+    copies, met = dict[str, Path](), set[str]()
+    one_writer = patch.object(durable, "_FEW", SHARD_ROWS)  # files stand still while they are copied
+
+    def copy(point: str) -> None:
+        if every or point not in met:
+            met.add(point)
+            copies[f"{len(copies)}-{point}"] = shutil.copytree(store, folder / f"{len(copies)}-{point}")
+
+    with one_writer, at_fault_points(copy):
+        work()
+    return copies
+
+
 @contextmanager
 def failing_at(point: str, error: Exception) -> Iterator[None]:
     """For the block `error` is raised at each call of a fault point."""
@@ -576,48 +591,31 @@ def export_of(path: Path) -> Path:
     return path.parent / (path.name + "-export")
 
 
+def assert_goes_on(path: Path, expected: dict[str, list[str]]) -> None:
+    """The scenario, continued in this store, ends as the undisturbed one."""
+    play(path, posts=True)
+    found = contents(path)
+    for key, value in expected.items():
+        assert found[key] == value, f"{path}: {key}: {found[key]} != {value}"
+
+
 def kill_at_points(root: Path, calls: str) -> None:
     """The scenario killed at its fault points, each time continued and compared with the undisturbed one.
 
-    `calls` of each point: the first and the last (ends), every one, or the first of every fourth point (some). There
-    nothing is killed: the undisturbed scenario leaves a copy of its files, which are what a SIGKILL would leave.
+    `calls` of each point: the first and the last (ends), or every one.
     """
-    whole, met = root / "whole", list[str]()
-
-    def copy(name: str, number: int) -> None:
-        if calls == "some" and name not in met:
-            met.append(name)
-            if name not in met[::EVERY_NTH]:
-                return
-            stopped = root / f"{number}-{name}"
-            shutil.copytree(whole, stopped)
-            if export_of(whole).exists():
-                shutil.copytree(export_of(whole), export_of(stopped))
-
-    # One thread writes, so that files stand still while they are copied.
-    with patch.object(durable, "_FEW", SHARD_ROWS) if calls == "some" else nullcontext():
-        status, points = play_in_child(whole, copy)
+    whole = root / "whole"
+    status, points = play_in_child(whole, lambda *_: None)
     assert status == 0, f"wait status {status}"
-    firsts = sorted({points.index(name) for name in points})
-    lasts = {len(points) - 1 - points[::-1].index(name) for name in points}
-    chosen = {"some": firsts[::EVERY_NTH], "ends": lasts.union(firsts), "every": range(len(points))}[calls]
-
+    ends = {points.index(name) for name in points} | {len(points) - 1 - points[::-1].index(name) for name in points}
+    chosen = sorted(ends) if calls == "ends" else range(len(points))
     expected = contents(whole)
     assert not expected["problems"], expected["problems"]
-
-    def go_on(path: Path) -> None:
-        play(path, posts=True)
-        found = contents(path)
-        for key, value in expected.items():
-            assert found[key] == value, f"{key}: {found[key]} != {value}"
-
-    for number in sorted(chosen):
+    for number in chosen:
         path = root / f"{number}-{points[number]}"
-        if calls != "some":
-            status, _ = play_in_child(path, lambda _, reached, number=number: reached == number and kill_now())
-            assert status == signal.SIGKILL, f"{path.name}: wait status {status}"
-        assert path.exists(), path.name
-        assert in_child(lambda path=path: go_on(path)) == 0, path.name
+        status, _ = play_in_child(path, lambda _, reached, number=number: reached == number and kill_now())
+        assert status == signal.SIGKILL, f"{path.name}: wait status {status}"
+        assert in_child(lambda path=path: assert_goes_on(path, expected)) == 0, path.name
         shutil.rmtree(path)
     print(len(chosen), "kills of", len(points), "points")
 
@@ -625,7 +623,7 @@ def kill_at_points(root: Path, calls: str) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("path", type=Path)
-    parser.add_argument("--kill", choices=["some", "ends", "every"])
+    parser.add_argument("--kill", choices=["ends", "every"])
     arguments = parser.parse_args()
     if arguments.kill:
         kill_at_points(arguments.path, arguments.kill)

@@ -13,7 +13,7 @@ from pipeline.store.files import faults
 from pipeline.store.files.faults import FAULT_POINTS
 from pipeline.store.local import LocalStore
 from tests.store import store_samples, test_reindex
-from tests.store.store_samples import at_fault_points, of_version
+from tests.store.store_samples import assert_goes_on, at_fault_points, copied_at_points, of_version
 
 
 def test_every_declared_point_is_met(tmp_path: Path) -> None:
@@ -33,22 +33,22 @@ def test_an_undeclared_point_is_refused() -> None:
 
 
 @pytest.mark.slow
-def test_killed_at_each_point_and_continued_the_store_is_the_same(tmp_path: Path, full: bool) -> None:
-    """Continued from what a SIGKILL leaves at the first call of every fourth point, with one writing thread; with
-    --full killed at the first and the last call of each, with several. A process of its own, because it forks."""
-    command = [
-        sys.executable,
-        "-W",
-        "error",
-        "-m",
-        store_samples.__name__,
-        str(tmp_path),
-        "--kill",
-        "ends" if full else "some",
-    ]
-    root = Path(__file__).parents[2]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=850, check=False, cwd=root)
-    assert done.returncode == 0, done.stderr[-3000:]
-    kills = int(done.stdout.split()[0])
-    points = [name for name in FAULT_POINTS if not name.startswith(("migrate.", "set_aside", "reindex_"))]
-    assert kills >= len(points if full else points[:: store_samples.EVERY_NTH])
+def test_killed_at_each_point_and_continued_the_store_is_the_same(tmp_path: Path, journeys: bool, full: bool) -> None:
+    """Continued from what a SIGKILL leaves at the first call of some points; with --full killed at the first and the
+    last call of each, in a process of its own, because it forks."""
+    needed = [name for name in FAULT_POINTS if not name.startswith(("migrate.", "set_aside", "reindex_"))]
+    if full:
+        command = [sys.executable, "-W", "error", "-m", store_samples.__name__, str(tmp_path), "--kill", "ends"]
+        root = Path(__file__).parents[2]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=850, check=False, cwd=root)
+        assert done.returncode == 0, done.stderr[-3000:]
+        assert int(done.stdout.split()[0]) >= len(needed)
+        return
+    whole = tmp_path / "whole" / "store"  # it is exported to its folder
+    whole.parent.mkdir()
+    copies = copied_at_points(whole.parent, tmp_path, lambda: store_samples.play(whole, posts=True))
+    expected = store_samples.contents(whole)
+    assert not expected["problems"]
+    assert len(copies) >= len(needed)
+    for copy in [*copies.values()][:: 4 if journeys else 12]:
+        assert_goes_on(copy / "store", expected)

@@ -27,6 +27,7 @@ from pipeline.store import segments
 from pipeline.store.catalog.directories import directory_id
 from pipeline.store.catalog.references import open_segments, references, segment_rows
 from pipeline.store.checks.check import check_store
+from pipeline.store.files.faults import FILE_STEPS
 from pipeline.store.files.segment_header import PAGE_BYTES, Header
 from pipeline.store.files.segments import codes_of
 from pipeline.store.local import LocalStore
@@ -40,6 +41,7 @@ from tests.store.store_samples import (
     at_fault_points,
     commit,
     commit_shard,
+    copied_at_points,
     failing_at,
     flip,
     insertion,
@@ -546,33 +548,25 @@ def folded(client: LocalStore) -> tuple[object, ...]:
     return seen(client), [(rows, first) for rows, first, _ in segments_of(client)], tombstones_of(client)
 
 
-def test_killed_at_each_point_the_store_is_whole_and_goes_on(store: Path, tmp_path: Path) -> None:
-    """The copies are what a SIGKILL leaves."""
-    reached: list[str] = []
-
-    def copy(point: str) -> None:
-        shutil.copytree(store, tmp_path / f"{len(reached)}-{point}")
-        reached.append(point)
-
+def test_killed_at_each_point_the_store_is_whole_and_goes_on(store: Path, tmp_path: Path, journeys: bool) -> None:
     with LocalStore.open(store, command="test") as client:
         erased, before = prepared(client), recorded(client)
-        with at_fault_points(copy):
-            client.fold()
+        copies = copied_at_points(store, tmp_path, client.fold, every=journeys)
         expected = folded(client)
         assert expected[1:] == ([(3, 1), (6, 5)], [])
-    assert {f"segment.{step}" for step in ("write", "fsync", "rename", "fsync_folder")} <= set(reached)
-    assert reached.count("segment.rename") == 3
-    assert reached.count("fold.commit") >= 4
-    for number, point in enumerate(reached):
-        with LocalStore.open(tmp_path / f"{number}-{point}", command="test") as client:
+    points = [name.partition("-")[2] for name in copies]
+    assert {"fold.commit", *(f"segment.{step}" for step in FILE_STEPS)} <= {*points}
+    assert not journeys or (points.count("segment.rename") == 3 and points.count("fold.commit") >= 4)
+    for point, copy in copies.items():
+        with LocalStore.open(copy, command="test") as client:
             assert_right(client)
             assert recorded(client) == before, point
             assert [files_with(client.path, vector) for vector in erased] == [[]], point
             assert folded(client) == expected, point
-        shutil.rmtree(tmp_path / f"{number}-{point}")
+        shutil.rmtree(copy)
 
 
-FAULTS = [*(f"segment.{step}" for step in ("write", "fsync", "rename", "fsync_folder")), "fold.begin", "fold.commit"]
+FAULTS = [*(f"segment.{step}" for step in FILE_STEPS), "fold.begin", "fold.commit"]
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -787,16 +781,11 @@ def test_a_store_with_matrices_gets_segments(tmp_path: Path, version: int) -> No
     assert len(found) == rows >= 2
 
 
-def test_killed_at_each_point_of_an_upgrade(tmp_path: Path) -> None:
-    store, reached = with_matrices(6, tmp_path), list[str]()
-
-    def copy(point: str) -> None:
-        shutil.copytree(store, tmp_path / f"{len(reached)}-{point}")
-        reached.append(point)
-
-    with at_fault_points(copy):
-        expected = upgraded(store)
-    assert reached.count("migrate.commit") == 3
-    assert {"unlink", "segment.rename", "fold.commit", "clear_deletes.commit"} <= set(reached)
-    for number, point in enumerate(reached):
-        assert upgraded(tmp_path / f"{number}-{point}") == expected, point
+def test_killed_at_each_point_of_an_upgrade(tmp_path: Path, journeys: bool) -> None:
+    store, found = with_matrices(6, tmp_path), []
+    copies = copied_at_points(store, tmp_path, lambda: found.append(upgraded(store)), every=journeys)
+    points = [name.partition("-")[2] for name in copies]
+    assert {"migrate.commit", "unlink", "segment.rename", "fold.commit", "clear_deletes.commit"} <= {*points}
+    assert not journeys or points.count("migrate.commit") == 3
+    for point, copy in copies.items():
+        assert [upgraded(copy)] == found, point

@@ -5,9 +5,6 @@ from __future__ import annotations
 import dataclasses
 import errno
 import shutil
-import signal
-import subprocess
-import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -27,6 +24,7 @@ from tests.store.store_samples import (
     Asked,
     commit,
     commit_shard,
+    copied_at_points,
     identity,
     insertion,
     replacement,
@@ -309,15 +307,6 @@ def test_a_dropped_generation_leaves_nothing(client: LocalStore) -> None:
     client.close()
 
 
-REINDEX_AND_DIE = """
-import os, signal, sys
-from pipeline.store.files import faults
-from tests.store.test_reindex import reindex
-faults.install(lambda name: name == sys.argv[2] and os.kill(os.getpid(), signal.SIGKILL))
-reindex(sys.argv[1])
-"""
-
-
 def reindex(store: Path | str) -> None:
     """Builds the other generation, makes it the current one, drops the first; skips what is done."""
     with LocalStore.open(store, command="test") as client:
@@ -359,22 +348,18 @@ def contents(client: LocalStore) -> list[object]:
     return rows
 
 
-def test_a_reindex_that_is_killed_goes_on(client: LocalStore, tmp_path: Path) -> None:
+def test_a_reindex_that_is_killed_goes_on(client: LocalStore, tmp_path: Path, journeys: bool) -> None:
     client.close()
-    stores = {name: shutil.copytree(client.path, tmp_path / name) for name in ("twin", "killed")}
-    names = points(stores["twin"])
-    assert {f"reindex_{step}.commit" for step in ("begin", "shard", "complete", "switch", "drop")} <= {*names}
-    with LocalStore.open(stores["twin"], command="test") as twin:
+    copies = copied_at_points(client.path, tmp_path, lambda: reindex(client.path), every=False)
+    points = {name.partition("-")[2] for name in copies}
+    assert {f"reindex_{step}.commit" for step in ("begin", "shard", "complete", "switch", "drop")} <= points
+    with LocalStore.open(client.path, command="test") as twin:
         expected = contents(twin)
-    for name in names:
-        store = shutil.copytree(client.path, tmp_path / "one")
-        command = [sys.executable, "-c", REINDEX_AND_DIE, str(store), name]
-        assert subprocess.run(command, check=False, timeout=60).returncode == -signal.SIGKILL, name
-        reindex(store)
-        with LocalStore.open(store, command="test") as after:
-            assert contents(after) == expected, name
+    for point, copy in [*copies.items()][:: 1 if journeys else 3]:
+        reindex(copy)
+        with LocalStore.open(copy, command="test") as after:
+            assert contents(after) == expected, point
             assert sound(after)
-        shutil.rmtree(store)
 
 
 def test_a_reindex_on_a_full_disk_goes_on(client: LocalStore, tmp_path: Path, full: bool) -> None:
