@@ -84,7 +84,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     journeys = _journeys(config)
     photographs = bool(os.environ.get("FACEPIPE_TEST_FACES"))
     for item in items:
-        if not journeys and item.nodeid.startswith(JOURNEYS) and "short" not in item.keywords:
+        journey = item.nodeid.startswith(JOURNEYS) or "journey" in item.keywords
+        if journey and not journeys and "short" not in item.keywords:
             item.add_marker(pytest.mark.skip(reason="a journey through Ray or Chromium: only with --journeys"))
         if not photographs and "faces" in item.keywords:
             item.add_marker(pytest.mark.skip(reason="FACEPIPE_TEST_FACES is not set: no test photographs"))

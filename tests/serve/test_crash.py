@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import closing
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +59,6 @@ MET = (
     "commits.fsync",
     "unlink",
 )
-EVERY_NTH = 3  # of them by default: a spread over files, transactions and steps
 
 
 # Killed at a random moment
@@ -176,20 +176,22 @@ def contents(store: Path) -> list[tuple[Any, ...]]:
 
 
 class Undisturbed:
-    """What the store holds after each number of steps, and how often all of them meet each fault point."""
+    """A server that is not killed."""
 
     def __init__(self, servers: Forker, folder: Path) -> None:
-        self.contents = []
-        for count in range(len(STEPS) + 1):
-            store = empty_store(folder / str(count))
-            server = servers.start(store=str(store))
-            with client_of(server) as client:
-                for step in STEPS[:count]:
-                    step(client)
-            ended = server.stop()
-            assert ended.status == 0
-            self.points = ended.points
-            self.contents.append(contents(store))
+        self._servers, self._folder = servers, folder
+
+    @cache  # noqa: B019  as long as the tests of this module
+    def after(self, steps: int) -> tuple[list[tuple[Any, ...]], dict[str, int]]:
+        """What the store holds after so many steps, and how often they meet each fault point."""
+        store = empty_store(self._folder / str(steps))
+        server = self._servers.start(store=str(store))
+        with client_of(server) as client:
+            for step in STEPS[:steps]:
+                step(client)
+        ended = server.stop()
+        assert ended.status == 0
+        return contents(store), ended.points
 
 
 @pytest.fixture(scope="module")
@@ -198,27 +200,29 @@ def undisturbed(forked_servers: Forker, tmp_path_factory: pytest.TempPathFactory
 
 
 def test_a_server_meets_these_fault_points(undisturbed: Undisturbed) -> None:
-    assert set(undisturbed.points) == set(MET)
+    assert set(undisturbed.after(len(STEPS))[1]) == set(MET)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "point" in metafunc.fixturenames:
-        metafunc.parametrize("point", MET if metafunc.config.getoption("full") else MET[::EVERY_NTH])
+        every = 1 if metafunc.config.getoption("full") else 3 if metafunc.config.getoption("journeys") else 6
+        metafunc.parametrize("point", MET[::every])
 
 
 def test_killed_at_a_fault_point(forked_servers: Forker, undisturbed: Undisturbed, point: str, tmp_path: Path) -> None:
     store = empty_store(tmp_path / "store")
-    server = forked_servers.start(store=str(store), fault=point, nth=undisturbed.points[point])
+    whole, points = undisturbed.after(len(STEPS))
+    server = forked_servers.start(store=str(store), fault=point, nth=points[point])
     answered = play(server)
     ended = server.stop() if answered == len(STEPS) else server.wait()
     assert ended.status == -signal.SIGKILL
     # The request that had no answer is in as a whole, or not at all.
     done = min(len(STEPS), answered + point.startswith(AFTER_THE_COMMIT))
-    assert contents(store) == undisturbed.contents[done]
+    assert contents(store) == undisturbed.after(done)[0]
     with forked_servers.running(store=str(store)) as again, client_of(again) as client:
         for step in STEPS[done:]:
             step(client)
-    assert contents(store) == undisturbed.contents[-1]
+    assert contents(store) == whole
 
 
 def test_killed_while_it_makes_a_correction_for_a_command(forked_servers: Forker, tmp_path: Path) -> None:
