@@ -28,9 +28,8 @@ import numpy as np
 from pipeline.config import Settings
 from pipeline.errors import InputError, ManifestInvalid
 from pipeline.evaluation.labels import numbered, read_labels
-from pipeline.evaluation.plots import line_plot
 from pipeline.evaluation.portraits import embed_photos
-from pipeline.evaluation.report import Report, Row, Section, Skipped
+from pipeline.evaluation.report import Report, Row, Section, Skipped, line_plot
 from pipeline.evaluation.statistics import HAIR, Interval, interval, is_measurable, pairs_needed, resample_share
 from pipeline.extraction.images.files import shown
 from pipeline.matching.calibration import Calibration

@@ -26,9 +26,8 @@ from pipeline.evaluation.pair_distances import (
     scored_of_list,
 )
 from pipeline.evaluation.pair_lists import photos_of_people, read_pair_list
-from pipeline.evaluation.plots import histogram, line_plot
 from pipeline.evaluation.portraits import embed_photos
-from pipeline.evaluation.report import Report, Row, Section, Skipped, Table
+from pipeline.evaluation.report import Report, Row, Section, Skipped, Table, histogram, line_plot
 from pipeline.evaluation.statistics import (
     HAIR,
     RULE_OF_3,
