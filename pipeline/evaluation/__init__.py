@@ -5,5 +5,5 @@ The experiments of `facepipe evaluate` are `pairs` (one to one), `identification
 speed with facenet-pytorch's.
 
 `pair_lists`, `labels` and `annotations` read the input. Shared: `portraits` (embeddings), `pair_distances`,
-`statistics` (error rates and intervals), `plots` and `report` (figures as JSON, lines and a page).
+`statistics` (error rates and intervals), `report` (figures as JSON, lines and a page with plots).
 """

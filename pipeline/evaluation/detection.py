@@ -23,9 +23,8 @@ import pyarrow.compute as pc
 from pipeline.config import Settings
 from pipeline.errors import InputError
 from pipeline.evaluation.annotations import AnnotatedImage, read_boxes
-from pipeline.evaluation.plots import line_plot
 from pipeline.evaluation.portraits import decoded_batches
-from pipeline.evaluation.report import Report, Row, Section, Skipped, Table, unusable
+from pipeline.evaluation.report import Report, Row, Section, Skipped, Table, line_plot, unusable
 from pipeline.extraction.detection.cascade import MtcnnDetector
 from pipeline.extraction.images.files import shown
 from pipeline.jobs.accounts import find_account

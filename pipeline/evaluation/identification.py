@@ -28,9 +28,9 @@ import numpy as np
 from pipeline.config import Settings
 from pipeline.errors import InputError, ManifestInvalid
 from pipeline.evaluation.labels import numbered, read_labels
-from pipeline.evaluation.plots import line_plot
+from pipeline.evaluation.pairs import share_text
 from pipeline.evaluation.portraits import embed_photos
-from pipeline.evaluation.report import Report, Row, Section, Skipped
+from pipeline.evaluation.report import Report, Row, Section, Skipped, line_plot
 from pipeline.evaluation.statistics import HAIR, Interval, interval, is_measurable, pairs_needed, resample_share
 from pipeline.extraction.images.files import shown
 from pipeline.matching.calibration import Calibration
@@ -266,10 +266,9 @@ def _searches(r: IdentificationResult) -> list[Row]:
 
 
 def _rates(r: IdentificationResult) -> list[Row]:
-    low, high = r.rank_1_interval_95
     alarms = "" if r.fpir_at_threshold is None else f", FPIR {r.fpir_at_threshold:.3%}"
     return [
-        Row("rank 1", f"{r.rank_1:.2%} (95 %: {low:.2%} to {high:.2%})", _RANK_1),
+        Row("rank 1", share_text(r.rank_1, r.rank_1_interval_95), _RANK_1),
         *(Row("FNIR", f"{described(rate)} at FPIR {rate.fpir:g}") for rate in r.fnir_at_fpir),
         Row("at T", f"FNIR {r.fnir_at_threshold:.2%}{alarms} at T = {r.threshold:g}"),
     ]
@@ -277,10 +276,9 @@ def _rates(r: IdentificationResult) -> list[Row]:
 
 def described(rate: FnirAtFpir) -> str:
     """The rate in words, with its interval and threshold."""
-    if rate.fnir is None or rate.threshold is None or rate.fnir_interval_95 is None:
+    if rate.fnir is None or rate.threshold is None:
         return f"not measurable (needs {pairs_needed(rate.fpir):,} non-mated searches)"
-    low, high = rate.fnir_interval_95
-    return f"{rate.fnir:.2%} (95 %: {low:.2%} to {high:.2%}; T = {rate.threshold:.4f})"
+    return share_text(rate.fnir, rate.fnir_interval_95, f"T = {rate.threshold:.4f}")
 
 
 def _plots(r: IdentificationResult) -> Iterator[str]:

@@ -12,6 +12,7 @@ from typing import Final
 import numpy as np
 
 from pipeline.errors import InputError
+from pipeline.evaluation.labels import numbered
 from pipeline.evaluation.pair_lists import Pair, PairList
 from pipeline.evaluation.portraits import Portraits
 from pipeline.evaluation.report import Skipped
@@ -103,9 +104,8 @@ def _units(pairs: Sequence[Pair], people: Mapping[str, str]) -> tuple[IntArray, 
     if not people:
         numbers = np.arange(len(pairs))
         return np.stack([numbers, numbers], axis=1), len(pairs)
-    number: dict[str, int] = {}
-    sides = [[number.setdefault(people[path], len(number)) for path in (p.first, p.second)] for p in pairs]
-    return np.array(sides, dtype=np.int64), len(number)
+    names, numbers = numbered([people[path] for p in pairs for path in (p.first, p.second)])
+    return numbers.reshape(-1, 2), len(names)
 
 
 def scored_of_list(scored: ScoredList) -> ScoredPairs:

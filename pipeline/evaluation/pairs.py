@@ -26,9 +26,8 @@ from pipeline.evaluation.pair_distances import (
     scored_of_list,
 )
 from pipeline.evaluation.pair_lists import photos_of_people, read_pair_list
-from pipeline.evaluation.plots import histogram, line_plot
 from pipeline.evaluation.portraits import embed_photos
-from pipeline.evaluation.report import Report, Row, Section, Skipped, Table
+from pipeline.evaluation.report import Report, Row, Section, Skipped, Table, histogram, line_plot
 from pipeline.evaluation.statistics import (
     HAIR,
     RULE_OF_3,
@@ -274,10 +273,10 @@ def described(rate: FnmrAtFmr) -> str:
     """The rate in words, with its interval and threshold."""
     if rate.fnmr is None or rate.threshold is None:
         return f"not measurable (needs {rate.impostor_pairs_needed:,} impostor pairs)"
-    return _share(rate.fnmr, rate.fnmr_interval_95, f"T = {rate.threshold:.4f}")
+    return share_text(rate.fnmr, rate.fnmr_interval_95, f"T = {rate.threshold:.4f}")
 
 
-def _share(share: float, spread: Interval | None, *remarks: str) -> str:
+def share_text(share: float, spread: Interval | None, *remarks: str) -> str:
     """The share with its interval and the remarks in brackets."""
     interval = [] if spread is None else [f"95 %: {spread[0]:.2%} to {spread[1]:.2%}"]
     brackets = "; ".join([*interval, *remarks])
@@ -297,7 +296,7 @@ def _at_threshold(rates: RatesAt) -> str:
     fmr = f"FMR {rates.fmr:.3g}"
     if rates.fmr_below_95 is not None:
         fmr = f"no false match (FMR below {rates.fmr_below_95:.3g})"
-    return f"T = {rates.threshold:g}: {fmr}, FNMR {_share(rates.fnmr, rates.fnmr_interval_95)}"
+    return f"T = {rates.threshold:g}: {fmr}, FNMR {share_text(rates.fnmr, rates.fnmr_interval_95)}"
 
 
 def _sections(r: PairsResult, rated: ScoredPairs, shared: int, calibration: Calibration) -> list[Section]:
@@ -314,7 +313,7 @@ def _accuracy_rows(r: PairsResult, shared: int) -> Iterator[Row]:
     yield Row("pairs", f"{r.genuine_pairs:,} genuine, {r.impostor_pairs:,} impostor")
     if r.pairs_without_face:
         yield Row("", f"{r.pairs_without_face:,} have a photo without a face, and count as errors")
-    accuracy = _share(r.accuracy, r.accuracy_interval_95)
+    accuracy = share_text(r.accuracy, r.accuracy_interval_95)
     if r.standard_error is not None:
         accuracy += f"; standard error over {len(r.folds)} folds {r.standard_error:.2%}"
     yield Row("accuracy", accuracy, _ACCURACY)

@@ -123,25 +123,24 @@ def stored_portraits(store: Store, paths: Sequence[str]) -> Portraits:
             skipped[path] = NOT_KEPT
         else:
             kept[path] = photos[path]
-    return Portraits(list(kept), _stored_vectors(store, list(kept.values())), skipped)
+    faces = [(photo["face_id"], photo["file"]) for photo in kept.values()]
+    return Portraits(list(kept), shard_vectors(store, faces, store.identity.embedding_size), skipped)
 
 
-def _stored_vectors(store: Store, photos: Sequence[Mapping[str, Any]]) -> FloatArray:
-    """[n, d] the embeddings of the faces with `face_id` in the shard `file`, NaN for a photo without a face."""
-    size = store.identity.embedding_size
-    vectors = np.full((len(photos), size), np.nan, np.float32)
+def shard_vectors(store: Store, faces: Sequence[tuple[int, str | None]], size: int) -> FloatArray:
+    """[n, size] the embeddings of faces (id, shard); NaN without a shard. Raises StoreDamaged, EmbeddingInvalid."""
+    vectors = np.full((len(faces), size), np.nan, np.float32)
     rows_of: dict[str, list[int]] = {}
-    for row, photo in enumerate(photos):
-        if photo["file"] is not None:
-            rows_of.setdefault(photo["file"], []).append(row)
+    for row, (_, file) in enumerate(faces):
+        if file is not None:
+            rows_of.setdefault(file, []).append(row)
     for file, rows in rows_of.items():
         ids, stored = read_embeddings(store.folder, file, size)
         place = {face: k for k, face in enumerate(ids.tolist())}
-        faces = [photos[row]["face_id"] for row in rows]
-        missing = [face for face in faces if face not in place]
+        missing = [faces[row][0] for row in rows if faces[row][0] not in place]
         if missing:
             raise damaged_file(store.folder, file, f"it has no embedding of face {missing[0]}")
-        vectors[rows] = stored[[place[face] for face in faces]]
+        vectors[rows] = stored[[place[faces[row][0]] for row in rows]]
         check_embeddings(vectors[rows], size)  # NaN would stand for a photo without a face
     return vectors
 

@@ -20,14 +20,14 @@ from pipeline.config import Settings
 from pipeline.errors import FacepipeError, InputError, ReindexMissing
 from pipeline.evaluation.pair_distances import ScoredPairs, all_distances, closest_impostors, reach
 from pipeline.evaluation.pairs import FMRS, FnmrAtFmr, contract_threshold, described, match_cut, rates_of
-from pipeline.evaluation.plots import line_plot
-from pipeline.evaluation.report import Report, Row, Section, Table
+from pipeline.evaluation.portraits import shard_vectors
+from pipeline.evaluation.report import Report, Row, Section, Table, line_plot
 from pipeline.evaluation.statistics import error_curve, squared_distances, threshold_at_fmr
 from pipeline.jobs.accounts import find_account
 from pipeline.jobs.people import People
 from pipeline.jobs.store import Store, open_store
 from pipeline.matching.calibration import Calibration
-from pipeline.store import Regrouping, StoreIdentity, read_embeddings
+from pipeline.store import Regrouping, StoreIdentity
 from pipeline.texts import nfc
 from pipeline.types import BoolArray, DoubleArray, FloatArray, IntArray, Progress
 
@@ -108,8 +108,7 @@ def report_reindex(
         threshold = opened.settled.match.threshold
         otherwise = _otherwise(opened, account, directory)
     progress.start("pairs", None)
-    trusted = _trusted(faces.table)
-    scored = [_scored(vectors, faces, trusted) for vectors in faces.vectors]
+    scored = [_scored(vectors, faces) for vectors in faces.vectors]
     models = [
         _model_rates(identity, pairs, biased, threshold, size)
         for identity, (pairs, biased), size in zip(identities, scored, summary["bytes"], strict=True)
@@ -179,58 +178,31 @@ def _sample(store: Store, table: pa.Table, identities: tuple[StoreIdentity, Stor
     names = np.unique([nfc(name) for name in table["name"].to_pylist()], return_inverse=True)[1]
     if len(np.unique(names)) < 2:
         raise InputError(message="A comparison needs two people with different names or more, each with a face.")
+    ids, *files = (table[column].to_pylist() for column in ("face_id", "file", "other_file"))
     vectors = [
-        _vectors(store, table, column, identity.embedding_size)
-        for column, identity in zip(("file", "other_file"), identities, strict=True)
+        shard_vectors(store, [*zip(ids, own, strict=True)], identity.embedding_size)
+        for own, identity in zip(files, identities, strict=True)
     ]
     return _Faces(table, names.astype(np.int64), people.astype(np.int64), (vectors[0], vectors[1])), count - len(table)
 
 
-def _vectors(store: Store, table: pa.Table, column: str, size: int) -> FloatArray:
-    """[n, size] in the order of the table, whose face ids ascend."""
-    ids, files = table["face_id"].to_numpy(), np.array(table[column].to_pylist())
-    vectors = np.empty((len(ids), size), np.float32)
-    for file in np.unique(files).tolist():
-        own = np.flatnonzero(files == file)
-        found, embeddings = read_embeddings(store.folder, file, size)
-        order = np.argsort(found)
-        vectors[own] = embeddings[order[np.searchsorted(found[order], ids[own])]]
-    return vectors
+def _trusted(table: pa.Table, rows: IntArray) -> BoolArray:
+    """[g] whether something other than the model says that the faces of a pair of rows [g, 2] are one person's."""
+    names, label = np.unique([nfc(label or "") for label in table["label"].to_pylist()], return_inverse=True)
+    stated, joined = table["stated"].to_numpy(), table["joined"].to_numpy()  # see `faces_to_compare`
+    first, second = rows.T
+    labelled = (label[first] == label[second]) & (names != "")[label[first]]
+    trusted: BoolArray = labelled | stated[first] | stated[second] | (joined[first] != joined[second])
+    return trusted
 
 
-@dataclass(frozen=True)
-class _Trusted:
-    """Whether something other than the model says that two faces are one person's."""
-
-    labels: IntArray  # [n] the name that the photo came with; -1: none
-    stated: BoolArray  # [n]
-    joined: IntArray  # [n] see `faces_to_compare`
-
-    def __call__(self, rows: IntArray) -> BoolArray:
-        """[g] of pairs of rows [g, 2]."""
-        first, second = rows.T
-        labelled = (self.labels[first] == self.labels[second]) & (self.labels[first] >= 0)
-        by_user = self.stated[first] | self.stated[second] | (self.joined[first] != self.joined[second])
-        trusted: BoolArray = labelled | by_user
-        return trusted
-
-
-def _trusted(table: pa.Table) -> _Trusted:
-    labels = [None if label is None else nfc(label) for label in table["label"].to_pylist()]
-    numbers = {label: number for number, label in enumerate(dict.fromkeys(filter(None, labels)))}
-    return _Trusted(
-        np.array([numbers.get(label or "", -1) for label in labels]),
-        table["stated"].to_numpy(),
-        table["joined"].to_numpy(),
-    )
-
-
-def _scored(vectors: FloatArray, faces: _Faces, trusted: _Trusted) -> tuple[ScoredPairs, DoubleArray]:
+def _scored(vectors: FloatArray, faces: _Faces) -> tuple[ScoredPairs, DoubleArray]:
     """The pairs by one model, with the trusted ones of one person; and the distances of the other pairs of one
     person."""
     genuine, impostor, rows = all_distances(vectors, faces.names)
     same = faces.people[rows[:, 0]] == faces.people[rows[:, 1]]  # two people may have one name
-    kept = same & trusted(rows)
+    trusted = _trusted(faces.table, rows)
+    kept = same & trusted
     close, close_rows = closest_impostors(vectors, faces.names, reach(impostor, max(FMRS)))
     pairs = ScoredPairs(
         unit="people",
@@ -245,7 +217,7 @@ def _scored(vectors: FloatArray, faces: _Faces, trusted: _Trusted) -> tuple[Scor
         nearest_strangers=(),
         farthest_photos=(),
     )
-    return pairs, genuine[same & ~trusted(rows)]
+    return pairs, genuine[same & ~trusted]
 
 
 def _model_rates(

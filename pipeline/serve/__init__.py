@@ -5,5 +5,5 @@
 `hosts`). `context` makes a `Call` of it (`auth` finds the account) and runs its function in `handlers` on a thread of a
 `thread_pool`. `request_parsing` and `person_parsing` check headers, parameters and bodies; `client_parameters` has
 those not supported. `listing` pages results with `cursors`, `serializer` makes JSON, `responses` answers and errors.
-`docs` describes the contract in OpenAPI, `admin` serves other commands. `ui/` is the web UI.
+`openapi.yaml` describes the contract, `admin` serves other commands. `ui/` is the web UI.
 """

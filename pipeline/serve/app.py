@@ -24,7 +24,6 @@ from pipeline.runtime.threads import usable_cores
 from pipeline.serve import handlers
 from pipeline.serve.auth import Authenticator
 from pipeline.serve.context import Context
-from pipeline.serve.docs import docs, openapi
 from pipeline.serve.hosts import head_check
 from pipeline.serve.metrics import Metrics
 from pipeline.serve.middleware import Handler, RequestMiddleware, error_log, named
@@ -162,8 +161,8 @@ def _contract(context: Context) -> list[tuple[str, str, Handler]]:
         ("GET", "/healthz", handlers.healthz),
         ("GET", "/readyz", partial(handlers.readyz, context)),
         ("GET", "/metrics", partial(handlers.metrics, context)),
-        ("GET", "/docs", docs),
-        ("GET", "/openapi.json", openapi),
+        ("GET", "/docs", handlers.docs),
+        ("GET", "/openapi.json", handlers.openapi),
     ]
 
 

@@ -8,6 +8,8 @@ import json
 from collections.abc import Sequence
 from typing import Final, TypeAlias
 
+from pipeline.errors import ParameterInvalid
+
 _CHECK_BYTES: Final = 6
 Key: TypeAlias = "tuple[str | float, ...]"  # a position in an order
 
@@ -18,21 +20,28 @@ def cursor(order: Sequence[object], key: Key) -> str:
     return base64.urlsafe_b64encode(_checksum(data) + data).decode().rstrip("=")
 
 
-def cursor_key(text: str, order: Sequence[object], like: Key) -> Key | None:
-    """Decodes a cursor; None unless it is one of this order, with numbers and texts as in `like`."""
+def place_after(
+    text: str | None,
+    order: Sequence[object],
+    like: Key,
+    name: str = "after",
+    expected: str = "the `next` of the same question",
+) -> Key | None:
+    """The position of the cursor in the parameter `name`; None without one. Raises ParameterInvalid unless it is a
+    cursor of this order, with numbers and texts as in `like`."""
+    if text is None:
+        return None
     try:
         raw = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
         check, data = raw[:_CHECK_BYTES], raw[_CHECK_BYTES:]
         parts = json.loads(data) if check == _checksum(data) else None
     except (ValueError, RecursionError):  # binascii.Error is a ValueError
-        return None
-    if not isinstance(parts, list) or len(parts) != len(order) + len(like) or parts[: len(order)] != [*order]:
-        return None
-    key = tuple(parts[len(order) :])
-    for part, other in zip(key, like, strict=True):
-        if not (isinstance(part, str) if isinstance(other, str) else _is_number(part)):
-            return None
-    return key
+        parts = None
+    if isinstance(parts, list) and len(parts) == len(order) + len(like) and parts[: len(order)] == [*order]:
+        key = tuple(parts[len(order) :])
+        if all(isinstance(a, str) if isinstance(b, str) else _is_number(a) for a, b in zip(key, like, strict=True)):
+            return key
+    raise ParameterInvalid(name=name, expected=expected)
 
 
 def _is_number(part: object) -> bool:

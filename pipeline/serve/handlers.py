@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import base64
+import json
+import shlex
 from collections.abc import Iterable, Sequence
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
 from typing import Final
 
+import yaml
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
 from starlette.requests import Request
 from starlette.responses import Response
@@ -21,12 +27,14 @@ from pipeline.serve.middleware import access_log
 from pipeline.serve.person_parsing import person_change, person_headers
 from pipeline.serve.request_body import MAX_JSON_BYTES
 from pipeline.serve.request_parsing import json_object, person_id, person_ids, post_request, rest_of_path
-from pipeline.serve.responses import json_response, request_id, tagged_response
+from pipeline.serve.responses import encoded_response, json_bytes, json_response, request_id, tagged_response
 from pipeline.serve.serializer import CLOUD, MAX_CHANGES, changes_json
 from pipeline.store import API, NO_CHANGE, CorrectionRequest, PersonChange, PersonRecord
 
 EXTERNAL_PREFIX: Final = "/people/external/"
 _MAY_CHANGE: Final = "private, no-cache"  # a person's face can be replaced: revalidate each time
+_FILES: Final = Path(__file__).parent
+_NEEDED_HEADERS: Final = ("X-RPC-PERSON-NAME", "X-RPC-EXTERNAL-ID")  # by an insertion
 _NEVER_CHANGES: Final = "private, max-age=31536000, immutable"
 
 
@@ -160,3 +168,57 @@ async def readyz(context: Context, _: Request) -> Response:
 async def metrics(context: Context, _: Request) -> Response:
     text = await context.calls.run(context.metrics.text)
     return Response(text, headers={"Content-Type": CONTENT_TYPE_PLAIN_0_0_4, "Cache-Control": "no-store"})
+
+
+# The description of the contract
+
+
+@cache
+def _description_bytes() -> bytes:
+    return json_bytes(description())
+
+
+async def openapi(_: Request) -> Response:
+    return encoded_response(_description_bytes())
+
+
+async def docs(_: Request) -> Response:
+    policy = "default-src 'none'; style-src 'unsafe-inline'"
+    return Response(docs_page(), headers={"Content-Security-Policy": policy}, media_type="text/html")
+
+
+def description() -> Json:
+    """The whole document (OpenAPI 3.1), from `openapi.yaml`."""
+    document: Json = yaml.safe_load((_FILES / "openapi.yaml").read_bytes())
+    del document["x-parts"]
+    document["info"]["version"] = version("facepipe")
+    for operations in document["paths"].values():
+        for operation in operations.values():
+            operation["responses"] = dict(sorted(operation["responses"].items()))
+    return document
+
+
+@cache
+def docs_page() -> str:
+    """The same as one page without scripts or external resources, made at the first request."""
+    from jinja2 import Environment, FileSystemLoader
+
+    environment = Environment(loader=FileSystemLoader(_FILES), autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    return environment.get_template("docs.html").render(document=description(), curl=_curl, dumps=json.dumps)
+
+
+def _curl(verb: str, path: str, route: Json) -> str:
+    """The request as a curl command with examples. `$url` is the server's address."""
+    headers = {"X-RPC-AUTHORIZATION": "alice:secret"} if route["security"] else {}
+    for parameter in route.get("parameters", ()):
+        if parameter["in"] == "path":
+            path = path.replace(f"{{{parameter['name']}}}", parameter["example"])
+        elif parameter["required"] or (verb == "post" and parameter["name"] in _NEEDED_HEADERS):
+            headers[parameter["name"]] = parameter["example"]
+    data = ""
+    for kind, content in route.get("requestBody", {}).get("content", {}).items():
+        headers["Content-Type"] = kind
+        body = json.dumps(content["example"]) if "example" in content else "@photo.jpg"
+        data = f" --data-binary {shlex.quote(body)}"
+    sent = "".join(f" \\\n    -H {shlex.quote(f'{name}: {value}')}" for name, value in headers.items())
+    return f'curl -X {verb.upper()} "$url{path}"{sent}{data}'

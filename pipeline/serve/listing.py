@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Final
 
 import re2  # type: ignore[import-untyped]
@@ -10,7 +10,7 @@ import re2  # type: ignore[import-untyped]
 from pipeline.errors import ParameterInvalid
 from pipeline.people.views import epoch_ms
 from pipeline.serve.client_parameters import REFUSED_FILTERS, check_refused
-from pipeline.serve.cursors import Key, cursor, cursor_key
+from pipeline.serve.cursors import cursor, place_after
 from pipeline.serve.request_parsing import Query
 from pipeline.store import PersonRecord
 from pipeline.texts import MAX_TEXT, nfc, same_name
@@ -49,8 +49,8 @@ def page(query: Query, records: Iterable[PersonRecord], default_count: int) -> t
     descending = _descending(query.text("sort-order"))
     order = [sort if sort in _KEYS else _INSERTION, descending]
     start = query.whole("start-index", 0, 0)
-    state = query.text("startIndexState")
-    after = _after(state, order) if state else None
+    state, like = query.text("startIndexState"), ("" if order[0] == "name" else 0, 0)
+    after = place_after(state, order, like, "startIndexState", "a nextIndexState of the same listing")
     count = query.whole("count", default_count, 0)
     passes = _filter(query)
     chosen = [((key(record), record.seq), record.person_id) for record in records if passes(record)]
@@ -83,14 +83,6 @@ def _filter(query: Query) -> Callable[[PersonRecord], bool]:
         )
 
     return passes
-
-
-def _after(state: str, order: Sequence[object]) -> Key:
-    """Raises ParameterInvalid if `state` is no cursor of this order."""
-    place = cursor_key(state, order, ("" if order[0] == "name" else 0, 0))
-    if place is None:
-        raise ParameterInvalid(name="startIndexState", expected="a nextIndexState of the same listing")
-    return place
 
 
 def _has(record: PersonRecord, field: str, wanted: str) -> bool:

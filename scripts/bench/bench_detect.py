@@ -21,7 +21,6 @@ from typing import Any
 import numpy as np
 from comparison import (
     assert_same_faces,
-    benchmark_settings,
     largest_shift,
     our_faces,
     parity_figures,
@@ -29,11 +28,12 @@ from comparison import (
 )
 from corpora import add_corpus_arguments, load_pictures, measure_corpora, read_sources
 from facenet_pytorch import MTCNN
-from harness import argument_parser, paired_ratio, settings_of, write_result
+from harness import argument_parser, paired_ratio, settings_for, settings_of, write_result
 from PIL import Image
 
 from pipeline.config import DecodeSettings, RunSettings, Settings
 from pipeline.evaluation.annotations import read_boxes
+from pipeline.evaluation.bench.facepipe import comparable
 from pipeline.evaluation.bench.harness import Timing, interleave
 from pipeline.evaluation.bench.parity import Faces, Parity, compare
 from pipeline.evaluation.bench.reference import LIST_IMAGES, LIST_PIXELS, equal_sized, faces_of, make_reference
@@ -52,7 +52,7 @@ MOST_SHIFT_PX = 0.5
 
 
 def make_detectors(device: str) -> tuple[MtcnnDetector, MTCNN]:
-    settings = benchmark_settings(device, 0, "casia-webface", 0).detect
+    settings = comparable(settings_for(device, "casia-webface")).detect
     networks = load_detector(resolve_device(device), cache_folder(None))
     return MtcnnDetector(networks, settings), make_reference(settings, device)
 

@@ -18,12 +18,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from comparison import benchmark_settings
 from corpora import load_pictures, read_sources
-from harness import argument_parser, settings_of, write_result
+from harness import argument_parser, settings_for, settings_of, write_result
 
 from pipeline.config import EXACT, FAST
 from pipeline.errors import BadValue
+from pipeline.evaluation.bench.facepipe import comparable
 from pipeline.evaluation.bench.harness import Timing, interleave
 from pipeline.evaluation.bench.parity import cosines
 from pipeline.evaluation.bench.reference import reference_embedder
@@ -46,7 +46,7 @@ def variants(weights: str, device: str) -> dict[str, Embed]:
     for backend in BACKENDS:
         for mode in (EXACT, FAST):
             with suppress(BadValue):  # not installed, not on this device, or not in this mode
-                settings = benchmark_settings(device, 0, weights, 0, mode, backend)
+                settings = comparable(settings_for(device, weights, run__mode=mode, run__backend=backend))
                 made[f"{backend}_{mode}"] = load_extractor(settings, make_identity(settings), Path()).embedder
     resolved = resolve(weights, None, cache_folder(settings.model.cache))
     where, preprocessing = resolve_device(device), resolved.weight_set.preprocessing

@@ -41,19 +41,18 @@ from comparison import (
     LEAST_COSINE,
     assert_same_embeddings,
     assert_same_faces,
-    benchmark_settings,
     cosine_figures,
     matched_cosines,
     parity_figures,
 )
 from corpora import add_corpus_arguments, distinct, measure_corpora
-from harness import argument_parser, paired_ratio, settings_of, write_result
+from harness import argument_parser, paired_ratio, settings_for, settings_of, write_result
 from run_chain import RunChain
 from stage_costs import STAGES, stage_costs
 from workers import Chain, Variant, Workers
 
 from pipeline.config import FAST, Settings
-from pipeline.evaluation.bench.facepipe import FacepipeChain, embeddings_of_boxes
+from pipeline.evaluation.bench.facepipe import FacepipeChain, comparable, embeddings_of_boxes
 from pipeline.evaluation.bench.harness import Timing, interleave, timed
 from pipeline.evaluation.bench.parity import Extracted, compare_faces, cosines
 from pipeline.evaluation.bench.reference import LIST_IMAGES, LIST_PIXELS, ReferenceChain, equal_sized, image_size
@@ -247,7 +246,7 @@ def main() -> None:
     arguments = parser.parse_args()
     config = arguments.config or (None if arguments.device == "cpu" else CUDA_CONFIG)
     for weights in arguments.weights:
-        settings = benchmark_settings(arguments.device, 0, weights, arguments.margin, config=config)
+        settings = comparable(settings_for(arguments.device, weights, config, align__margin_px=arguments.margin))
         with ExitStack() as stack:
             arguments.work.mkdir(parents=True, exist_ok=True)
             scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=arguments.work)))

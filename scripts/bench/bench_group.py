@@ -229,7 +229,6 @@ def main() -> None:
     timings = {name: Timing([one.seconds[name] for one in passes]) for name in passes[0].seconds}
     figures = figures_of(passes, timings, args.faces)
     write_result(f"group-{args.faces // 1000}k", settings_of(args), timings, figures, args)
-    assert args.max_ratio is None or figures[f"ratio_to_{PRODUCTS}"] <= args.max_ratio
 
 
 def _arguments() -> argparse.Namespace:
@@ -239,7 +238,6 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--shard-faces", type=int, default=SHARD_FACES, help=f"at most {MAX_SHARD_FACES}")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--baselines", nargs="*", choices=list(LIBRARIES), default=list(LIBRARIES))
-    parser.add_argument("--max-ratio", type=float, default=None, help="to the bare products; fail above it")
     args = parser.parse_args()
     if not 1 <= args.shard_faces <= MAX_SHARD_FACES:
         parser.error(f"--shard-faces must be in [1, {MAX_SHARD_FACES}]")

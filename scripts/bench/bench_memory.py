@@ -31,10 +31,10 @@ import numpy as np
 import psutil
 import torch
 from corpora import VERSION, Sources, make_corpus, read_sources, scene
-from harness import argument_parser, settings_of, write_result
+from harness import argument_parser, settings_for, settings_of, write_result
 
 import pipeline.run.stages
-from pipeline.config import ENV_CACHE, Settings, load_settings
+from pipeline.config import Settings
 from pipeline.evaluation.bench.harness import Timing
 from pipeline.extraction.extractor import BatchExtractor
 from pipeline.jobs.run_report import RunReport
@@ -116,12 +116,6 @@ def write_manifest(files: Sequence[Path], path: Path) -> Path:
     with path.open("w", newline="", encoding="utf-8") as out:
         csv.writer(out).writerows([["path"], *([str(file.absolute())] for file in files)])
     return path
-
-
-def settings_for(device: str, weights: str) -> Settings:
-    """facepipe's defaults."""
-    cache = {name: value for name, value in os.environ.items() if name == ENV_CACHE}
-    return load_settings(environ=cache, flags={"run.device": device, "model.weights": weights})
 
 
 def one_run(manifest: Path, settings: Settings) -> RunReport:

@@ -16,11 +16,8 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import shutil
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -32,7 +29,7 @@ from typing import Any
 import numpy as np
 from coded_faces import CodedExtractor, Shown
 from coded_server import LOADED
-from coded_store import AUTHORIZATION, extracted_run, make_store, person_id, plant
+from coded_store import AUTHORIZATION, copied, extracted_run, make_store, person_id, plant
 from harness import argument_parser, settings_of, write_result
 from serve_load import Load
 
@@ -259,12 +256,11 @@ def main() -> None:
     parser.add_argument("--hand-over-seconds", type=float, default=60.0, help="of load around the shard")
     parser.add_argument("--template", type=Path, help="keeps the prepared store here, or takes it from here")
     args = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        template = args.template or Path(folder) / "template"
-        if not template.exists():
-            prepared(template, args.identities, args.shard_faces, args.shard_object_bytes)
-        store = Path(shutil.copytree(template, Path(folder) / "store"))
-        os.sync()  # the copy's pages must not be written while latencies are measured
+
+    def prepare(path: Path, _: Path) -> None:
+        prepared(path, args.identities, args.shard_faces, args.shard_object_bytes)
+
+    with copied(args.template, prepare) as (store, _):
         timings, figures = measure(store, args)
     write_result("serve", settings_of(args), timings, figures, args)
 

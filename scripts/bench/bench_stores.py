@@ -29,7 +29,7 @@ from typing import Any, Final
 
 import numpy as np
 from harness import argument_parser, settings_of, write_result
-from lfw import Protocol, Stored, accuracy, all_pairs, make_store, people_of, read_protocol, read_store
+from lfw import Protocol, Stored, accuracy, all_pairs, make_store, read_protocol, read_store
 
 from pipeline.config import EXACT, FAST, MatchSettings, Settings, SourceSettings
 from pipeline.evaluation.bench.parity import SAME_IOU, cosines
@@ -51,7 +51,7 @@ MOST_UNMATCHED, LEAST_COSINE, LEAST_F, MOST_POINTS = 0.001, 0.999, 0.995, 0.002
 def pair_figures(stored: Stored, protocol: Protocol, photos: Path) -> dict[str, Any]:
     """Raises AssertionError where the registry states another calibration."""
     portraits = stored.portraits(protocol.files(photos))
-    figures = {"photos": len(portraits.names), "photos_without_face": portraits.without_face}
+    figures = {"photos": len(portraits.paths), "photos_without_face": int((~portraits.has_face).sum())}
     figures |= {**accuracy(portraits, protocol), **all_pairs(portraits, protocol)}
     measured, stated = figures["calibration"]["exponent"], weight_set(stored.identity.weights).calibration.exponent
     assert math.isclose(measured, stated, abs_tol=TOLERANCE), f"the registry says {stated}, measured is {measured}"
@@ -84,7 +84,7 @@ def clustering_figures(stored: Stored, protocol: Protocol, photos: Path, store: 
     report = report_clustering(photos, labels, SilentProgress(), store=store).result
     again = evaluated(stored, identities["calibrated"])
     assert (report.pairwise, report.bcubed) == (again.pairwise, again.bcubed)
-    subjects = {"all": None, "test_people": set(people_of(protocol.test))}
+    subjects = {"all": None, "test_people": {*protocol.test.people.values()}}
     return {
         name: {subject: _figures(evaluated(stored, made, people)) for subject, people in subjects.items()}
         for name, made in identities.items()

@@ -1,8 +1,7 @@
-"""facepipe and facenet-pytorch on the same photos: settings that make them comparable, and when they agree."""
+"""facepipe and facenet-pytorch on the same photos: what they find, and when they agree."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -11,8 +10,6 @@ import numpy as np
 from facenet_pytorch import MTCNN
 from PIL import Image
 
-from pipeline.config import ENV_CACHE, EXACT, Settings, load_settings
-from pipeline.evaluation.bench.facepipe import comparable
 from pipeline.evaluation.bench.parity import SAME_IOU, Extracted, Faces, Parity, cosines
 from pipeline.evaluation.bench.reference import faces_of
 from pipeline.evaluation.detection import overlaps
@@ -22,29 +19,6 @@ from pipeline.types import ByteArray, FloatArray
 
 LEAST_FOUND, MOST_EXTRA, MOST_LANDMARK_ERROR = 0.99, 0.01, 0.01
 LEAST_COSINE: Final = 0.999  # of every face of the same box
-
-
-def benchmark_settings(
-    device: str,
-    threads: int,
-    weights: str,
-    margin_px: int,
-    mode: str = EXACT,
-    backend: str = "auto",
-    config: Path | None = None,
-) -> Settings:
-    """facepipe's defaults, or those of a file, changed only where its output would differ from the reference's
-    (`facepipe.comparable`)."""
-    flags = {
-        "run.device": device,
-        "run.threads": threads,
-        "run.mode": mode,
-        "run.backend": backend,
-        "model.weights": weights,
-        "align.margin_px": margin_px,
-    }
-    cache = {name: value for name, value in os.environ.items() if name == ENV_CACHE}
-    return comparable(load_settings(config, cache, flags))
 
 
 def our_faces(detector: MtcnnDetector, images: Sequence[ByteArray]) -> list[Faces]:

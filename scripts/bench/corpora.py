@@ -72,16 +72,14 @@ def two_people(folder: Path, hopper: Path, collins: Path) -> Path:
     return folder
 
 
-def add_corpus_arguments(
-    parser: argparse.ArgumentParser, images: int, repeats: int, only: Sequence[str] = CORPORA
-) -> None:
+def add_corpus_arguments(parser: argparse.ArgumentParser, images: int, repeats: int) -> None:
     """Adds the arguments of `measure_corpora`, and how often to repeat."""
     parser.add_argument("--faces", type=Path, required=True, help="the folder of photos")
     parser.add_argument("--work", type=Path, required=True, help="where the corpora are made, and found again")
     parser.add_argument(
         "--images", type=int, default=images, help="photos of a; an eighth of that of b, 1/32 of c, a quarter of d"
     )
-    parser.add_argument("--corpus", nargs="+", choices=list(CORPORA), default=list(only))
+    parser.add_argument("--corpus", nargs="+", choices=list(CORPORA), default=list(CORPORA))
     parser.add_argument("--repeats", type=int, default=repeats)
 
 

@@ -16,7 +16,7 @@ import io
 from pathlib import Path
 
 import numpy as np
-from lfw import people_of, read_protocol, read_store
+from lfw import read_protocol, read_store, rows_of
 
 from pipeline.models.registry import weight_set
 from pipeline.models.weights import centre_file
@@ -34,7 +34,7 @@ def main() -> None:
         raise SystemExit(f"{args.store} was made with a centre: make one with --set embed.centre=false.")
     protocol = read_protocol(args.faces)
     portraits = stored.portraits(protocol.files(args.faces / "images"))
-    rows, _ = portraits.rows_of(people_of(protocol.train))
+    rows, _ = rows_of(portraits, protocol.train)
     mean = np.nanmean(portraits.embeddings[rows].astype(np.float64), axis=0)
     content = io.BytesIO()
     np.save(content, mean.round(DECIMALS).astype(np.float32))

@@ -21,6 +21,7 @@ from typing import Any, Final
 
 import torch
 
+from pipeline.config import ENV_CACHE, Settings, load_settings
 from pipeline.evaluation.bench.harness import Timing, turn_ratios
 
 SCHEMA: Final = 1
@@ -31,23 +32,6 @@ PACKAGES: Final = (
     *("facenet-pytorch", "numba", "openvino", "simplejpeg", "faiss-cpu", "playwright"),
 )
 _VARIABLES: Final = ("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-
-# What a result document holds; a nested mapping is a nested object.
-_SHAPE: Final[dict[str, Any]] = {
-    "schema": int,
-    "benchmark": str,
-    "settings": dict,
-    "machine": {
-        **dict.fromkeys(("time", "system", "cpu", "python", "device"), str),
-        **dict.fromkeys(("packages", "threads"), dict),
-        "commit": (str, type(None)),
-        "dirty": (bool, type(None)),
-        "cores": int,
-    },
-    "timings": dict,
-    "figures": dict,
-}
-_TIMING_SHAPE: Final[dict[str, Any]] = {"seconds": list, "median": float, "min": float, "max": float}
 
 
 def argument_parser(doc: str | None) -> argparse.ArgumentParser:
@@ -63,6 +47,14 @@ def settings_of(arguments: argparse.Namespace) -> dict[str, Any]:
     return {name: value for name, value in vars(arguments).items() if not isinstance(value, Path)}
 
 
+def settings_for(device: str, weights: str, config: Path | None = None, **flags: object) -> Settings:
+    """facepipe's defaults, or those of a file, on the device; then `flags` (`run__mode` is the key run.mode). Of the
+    environment only the cache of weights counts."""
+    cache = {name: value for name, value in os.environ.items() if name == ENV_CACHE}
+    keys = {"run.device": device, "model.weights": weights}
+    return load_settings(config, cache, keys | {name.replace("__", "."): value for name, value in flags.items()})
+
+
 def write_result(
     benchmark: str,
     settings: Mapping[str, Any],
@@ -72,7 +64,7 @@ def write_result(
 ) -> Path:
     """Writes `<benchmark>-<cpu or cuda>.json` into `arguments.results` and prints the figures.
 
-    Raises ValueError for what does not fit the schema or is not finite.
+    Raises ValueError for what is not finite.
     """
     document = {
         "schema": SCHEMA,
@@ -82,7 +74,6 @@ def write_result(
         "timings": {name: _timing(one.seconds) for name, one in timings.items()},
         "figures": dict(figures),
     }
-    check_result(document)
     arguments.results.mkdir(parents=True, exist_ok=True)
     path = Path(arguments.results) / f"{benchmark}-{arguments.device.split(':')[0]}.json"
     path.write_text(json.dumps(document, indent=1, sort_keys=True, allow_nan=False) + "\n", "utf-8")
@@ -134,29 +125,6 @@ def _version(package: str) -> str | None:
         return version(package)
     except PackageNotFoundError:
         return None
-
-
-def check_result(document: Mapping[str, Any]) -> None:
-    """Raises ValueError that names the first place where `document` does not fit the schema."""
-    _check(document, _SHAPE, "result")
-    if document["schema"] != SCHEMA:
-        raise ValueError(f"result.schema is {document['schema']}, this code knows {SCHEMA}")
-    for name, timing in document["timings"].items():
-        _check(timing, _TIMING_SHAPE, f"result.timings.{name}")
-        if not timing["seconds"]:
-            raise ValueError(f"result.timings.{name}.seconds is empty")
-
-
-def _check(value: object, shape: Mapping[str, Any], where: str) -> None:
-    if not isinstance(value, dict):
-        raise ValueError(f"{where} is {type(value).__name__}, not an object")
-    if value.keys() != shape.keys():
-        raise ValueError(f"{where} has keys {sorted(value)}, not {sorted(shape)}")
-    for key, expected in shape.items():
-        if isinstance(expected, dict):
-            _check(value[key], expected, f"{where}.{key}")
-        elif not isinstance(value[key], expected) or (isinstance(value[key], bool) and expected is int):
-            raise ValueError(f"{where}.{key} is {type(value[key]).__name__}")
 
 
 def paired_ratio(first: Timing, second: Timing) -> float:

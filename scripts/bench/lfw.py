@@ -6,10 +6,11 @@ counts by the face whose box lies nearest its centre, as is usual for LFW.
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,23 +18,26 @@ import numpy as np
 
 from pipeline.config import CONTRACT_FMR
 from pipeline.evaluation.calibration import TABLE_FMRS
-from pipeline.evaluation.labels import named_photos
-from pipeline.evaluation.pair_distances import all_distances
+from pipeline.evaluation.labels import named_photos, numbered
+from pipeline.evaluation.pair_distances import all_distances, score_list
 from pipeline.evaluation.pair_lists import PairList, read_pair_list
+from pipeline.evaluation.portraits import Portraits
 from pipeline.evaluation.report import Skipped
 from pipeline.evaluation.statistics import (
     best_threshold,
     calibration_exponent,
     decisions_right,
+    interval,
     is_measurable,
-    squared_distances,
+    resample_share,
     threshold_at_fmr,
 )
+from pipeline.extraction.images.files import shown
 from pipeline.matching.calibration import Calibration
 from pipeline.store.files.shards import read_embeddings
 from pipeline.store.local import LocalStore
 from pipeline.store.records import StoreIdentity
-from pipeline.types import BoolArray, DoubleArray, FaceBatch, FloatArray, IntArray
+from pipeline.types import FaceBatch, IntArray
 
 FMRS: Final = (1e-3, 1e-4, 1e-5)
 MISLABELLED: Final = Path(__file__).with_name("lfw-mislabelled.txt")  # as `calibrate --leave-out` reads it
@@ -48,72 +52,23 @@ class Protocol:
 
     def files(self, images: Path) -> list[Path]:
         """Every photo of the people of both lists, sorted."""
-        people = sorted({*people_of(self.train), *people_of(self.test)})
+        people = sorted({*self.train.people.values(), *self.test.people.values()})
         return [file for name in people for file in sorted((images / name).glob("*.jpg"))]
 
 
-def people_of(listed: PairList) -> list[str]:
-    return sorted(set(listed.people.values()))
-
-
 def read_protocol(folder: Path) -> Protocol:
-    """Both lists of `folder`."""
-    train, test = (read_pair_list(folder / name, None, Skipped()) for name in ("pairsDevTrain.txt", "pairsDevTest.txt"))
-    assert not set(people_of(train)) & set(people_of(test)), "people of both lists"
+    """Both lists of `folder`, whose photos lie in its folder images."""
+    names = ("pairsDevTrain.txt", "pairsDevTest.txt")
+    train, test = (read_pair_list(folder / name, folder / "images", Skipped()) for name in names)
+    assert not {*train.people.values()} & {*test.people.values()}, "people of both lists"
     return Protocol(train, test)
 
 
-@dataclass(frozen=True)
-class Portraits:
-    """The faces of n photos."""
-
-    names: list[str]  # [n] "Ada_Lovelace_0001"
-    embeddings: FloatArray  # [n, d] float32; NaN where no face was found
-
-    @property
-    def without_face(self) -> int:
-        return int(np.isnan(self.embeddings[:, 0]).sum())
-
-    def rows_of(self, people: Sequence[str]) -> tuple[IntArray, IntArray]:
-        """The rows of all photos of `people`, and the place of each photo's person in `people`."""
-        place = {name: i for i, name in enumerate(people)}
-        owner = np.array([place.get(name.rsplit("_", 1)[0], -1) for name in self.names])
-        rows = np.flatnonzero(owner >= 0)
-        return rows, owner[rows]
-
-    def distances(self, listed: PairList) -> DoubleArray:
-        """[number of pairs] squared L2; infinite where a photo shows no face."""
-        row = {name: i for i, name in enumerate(self.names)}
-        first, second = (
-            [row[Path(path).stem] for path in side]
-            for side in ([p.first for p in listed.pairs], [p.second for p in listed.pairs])
-        )
-        return squared_distances(self.embeddings[first], self.embeddings[second])
-
-
-@dataclass(frozen=True)
-class ErrorRates:
-    """The threshold at which the FMR is at most `fmr`, and the FNMR there."""
-
-    fmr: float
-    threshold: float  # squared distance
-    fnmr: float
-    genuine_pairs: int
-    impostor_pairs: int
-
-
-def error_rates(genuine: DoubleArray, impostor: DoubleArray, fmr: float) -> ErrorRates:
-    """FNMR at the largest threshold at which no more than the share `fmr` of the impostor pairs matches."""
-    threshold = threshold_at_fmr(impostor, fmr)
-    fnmr = float(np.mean(genuine >= threshold))
-    return ErrorRates(fmr, threshold, fnmr, len(genuine), len(impostor))
-
-
-def bootstrap_interval(right: BoolArray, resamples: int = 2000, seed: int = 0) -> tuple[float, float]:
-    """95 % percentile interval of the share of True in `right`, over resamples of the pairs (Efron 1979)."""
-    drawn = np.random.default_rng(seed).binomial(len(right), right.mean(), size=resamples) / len(right)
-    low, high = np.percentile(drawn, (2.5, 97.5))
-    return float(low), float(high)
+def rows_of(portraits: Portraits, listed: PairList) -> tuple[IntArray, IntArray]:
+    """The rows of all photos of the people of a list, and the number of each photo's person."""
+    people, owners = {*listed.people.values()}, [Path(path).parent.name for path in portraits.paths]
+    rows = np.flatnonzero([owner in people for owner in owners])
+    return rows, numbered([owners[row] for row in rows])[1]
 
 
 def accuracy(portraits: Portraits, protocol: Protocol) -> dict[str, Any]:
@@ -121,29 +76,36 @@ def accuracy(portraits: Portraits, protocol: Protocol) -> dict[str, Any]:
 
     A pair with a photo without a face is an error.
     """
-    train, test = (portraits.distances(listed) for listed in (protocol.train, protocol.test))
-    train_kinds, test_kinds = (np.array([p.same for p in each.pairs]) for each in (protocol.train, protocol.test))
-    threshold = best_threshold(train, train_kinds)
-    right = decisions_right(test, test_kinds, threshold)
+    skipped = Skipped()
+    train, test = (score_list(listed, portraits, skipped) for listed in (protocol.train, protocol.test))
+    assert not skipped.counts, skipped.summary()
+    threshold = best_threshold(train.distances, train.same)
+    right = decisions_right(test.distances, test.same, threshold)
     return {
         "threshold": threshold,
         "accuracy": float(right.mean()),
-        "accuracy_interval_95": bootstrap_interval(right),
-        "accuracy_train": float(decisions_right(train, train_kinds, threshold).mean()),
+        "accuracy_interval_95": interval(resample_share(right, test.pair_units, test.units)),
+        "accuracy_train": float(decisions_right(train.distances, train.same, threshold).mean()),
         "test_pairs": len(right),
-        "test_pairs_without_face": int(np.isinf(test).sum()),
+        "test_pairs_without_face": test.without_face,
     }
 
 
 def all_pairs(portraits: Portraits, protocol: Protocol) -> dict[str, Any]:
     """FNMR at FMR over all pairs of the test people's photos, and the calibration fitted on the training people's, less
     those of `MISLABELLED`."""
-    rows, owner = portraits.rows_of(people_of(protocol.test))
+    rows, owner = rows_of(portraits, protocol.test)
     genuine, impostor, _ = all_distances(portraits.embeddings[rows], owner)
-    rows, owner = portraits.rows_of(people_of(protocol.train))
+    rows, owner = rows_of(portraits, protocol.train)
     mislabelled = {Path(*parts).stem for parts in named_photos(MISLABELLED)}
-    well_labelled = [place for place, row in enumerate(rows) if portraits.names[row] not in mislabelled]
+    well_labelled = [place for place, row in enumerate(rows) if Path(portraits.paths[row]).stem not in mislabelled]
     _, train_impostor, _ = all_distances(portraits.embeddings[rows[well_labelled]], owner[well_labelled])
+
+    def rates(fmr: float) -> dict[str, float]:
+        """FNMR at the largest threshold at which no more than the share `fmr` of the impostor pairs matches."""
+        threshold = threshold_at_fmr(impostor, fmr)
+        counts = {"genuine_pairs": len(genuine), "impostor_pairs": len(impostor)}
+        return {"fmr": fmr, "threshold": threshold, "fnmr": float(np.mean(genuine >= threshold)), **counts}
 
     def fitted(fmr: float) -> dict[str, float]:
         """Of the training people, and what becomes of the test people at that threshold."""
@@ -153,7 +115,7 @@ def all_pairs(portraits: Portraits, protocol: Protocol) -> dict[str, Any]:
 
     anchor = fitted(CONTRACT_FMR)
     return {
-        "test": [asdict(error_rates(genuine, impostor, fmr)) for fmr in FMRS],
+        "test": [rates(fmr) for fmr in FMRS],
         "calibration": {
             **anchor,
             "impostor_pairs": len(train_impostor),
@@ -193,14 +155,13 @@ class Stored:
 
     def portraits(self, files: Sequence[Path]) -> Portraits:
         """The labelled faces of `files`."""
-        names = [file.stem for file in files]
-        place = {name: i for i, name in enumerate(names)}
-        embeddings = np.full((len(names), self.faces.embeddings.shape[1]), np.nan, np.float32)
+        place = {file.stem: number for number, file in enumerate(files)}
+        embeddings = np.full((len(files), self.faces.embeddings.shape[1]), np.nan, np.float32)
         for row in self.labelled.tolist():
             name = Path(self.paths[row]).stem
             if name in place:
                 embeddings[place[name]] = self.faces.embeddings[row]
-        return Portraits(names, embeddings)
+        return Portraits([shown(os.path.abspath(file)) for file in files], embeddings, {})  # noqa: PTH100  keeps links
 
 
 def make_store(photos: Path, weights: str, store: Path, *options: str) -> None:

@@ -210,7 +210,7 @@ _HOST_PARTS: Final = {
 
 
 def trees(result: str = "trees") -> Table:
-    """This tree beside an earlier one, by `bench_trees`."""
+    """This tree beside an earlier one."""
     rows = [
         (what, f"{one['before']:.1f}", f"{one['after']:.1f}", f"**{one['ratio']:.2f}**")
         for what, one in _figures(result).items()

@@ -1,5 +1,5 @@
 """JPEG files decoded on the device: how far their pixels are from libjpeg-turbo's, what becomes of odd and damaged
-ones, how fast it is, and whether it keeps memory."""
+ones, and whether it keeps memory. The step `bench` measures how fast it is."""
 
 from __future__ import annotations
 
@@ -10,13 +10,11 @@ from functools import partial
 from typing import Any, Final
 
 import torch
-from jpeg_decoders import pillow
 from PIL import Image
 
-from gpu_check.benches import call, corpora_words
 from gpu_check.findings import Findings, Skipped
 from gpu_check.options import Options
-from gpu_check.photos import corpus, images
+from gpu_check.photos import corpus
 from pipeline.config import DecodeSettings
 from pipeline.errors import BadValue, ImageRejected
 from pipeline.extraction.images.decode import Decoder, decode_image
@@ -39,8 +37,8 @@ def jpeg(options: Options, found: Findings) -> None:
         raise Skipped(str(exc)) from None
     device = resolve_device(options.device)
     libraries = {_INTERPOLATED: JpegLibrary(), _PLAIN: JpegLibrary(interpolates=False)}
-    corpora, largest = "a" if options.quick else "abc", dict.fromkeys(libraries, 0)
-    for name in corpora:
+    largest = dict.fromkeys(libraries, 0)
+    for name in "a" if options.quick else "abc":
         with found.part(f"pixels {name}"):
             files = [file.read_bytes() for file in corpus(options, name)[:_PHOTOS]]
             apart = pixels_apart(files, libraries, device)
@@ -53,19 +51,14 @@ def jpeg(options: Options, found: Findings) -> None:
         free = free_mib(options, libraries[_INTERPOLATED], device)
         found.put("free MiB after each ten batches", free)
         found.expect(free[0] - free[-1] <= _MOST_LEAK_MIB, f"decoding keeps memory: {free} MiB free")
-    with found.part("rate"):
-        words = ["--images", str(images(options)), "--repeats", "3", "--corpus", *corpora]
-        figures = call("bench_decode", options, *corpora_words(options), *words)["decode"]
-        found.put("decoding", figures)
-        rates = ", ".join(f"{name} {of['images_per_s_device']:.0f}" for name, of in figures.items())
-        found.headline = f"images/s: {rates}; grey levels from libjpeg-turbo's at most: {largest}"
+    found.headline = f"grey levels from libjpeg-turbo's at most: {largest}"
 
 
 def pixels_apart(
     files: list[bytes], libraries: Mapping[str, JpegLibrary], device: str
 ) -> dict[str, list[tuple[int, float] | None]]:
     """By library, `levels_apart` of each file."""
-    references = [torch.from_numpy(pillow(data)) for data in files]
+    references = [torch.from_numpy(decode_image(data, _SETTINGS).pixels) for data in files]
     made = {name: on_host(library, files, device) for name, library in libraries.items()}
     return {
         name: [levels_apart(one, other) for one, other in zip(references, pictures, strict=True)]

@@ -52,11 +52,9 @@ class Options:
 
     def settings(self, config: Path | None = None, **flags: Any) -> Settings:
         """facepipe's, on the device: the defaults, `config`, then `flags` (`run__mode` is the key run.mode)."""
-        from pipeline.config import ENV_CACHE, load_settings
+        from harness import settings_for
 
-        cache = {name: value for name, value in os.environ.items() if name == ENV_CACHE}
-        keys = {"run.device": self.device, "model.weights": WEIGHTS}
-        return load_settings(config, cache, keys | {name.replace("__", "."): value for name, value in flags.items()})
+        return settings_for(self.device, WEIGHTS, config, **flags)
 
     def cache(self) -> Path:
         """Where the weights lie."""

@@ -16,7 +16,6 @@ from PIL import Image
 from pipeline.config import DecodeSettings
 from pipeline.errors import InputError, StoreMissing, StoreUnwritable, TooLittleData
 from pipeline.evaluation.clustering import Thumbnails
-from pipeline.evaluation.plots import histogram, line_plot
 from pipeline.evaluation.report import (
     EXAMPLES,
     NOT_IN_STORE,
@@ -27,6 +26,8 @@ from pipeline.evaluation.report import (
     Section,
     Skipped,
     Table,
+    histogram,
+    line_plot,
     write_page,
 )
 from pipeline.report.pictures import SIDE_PX

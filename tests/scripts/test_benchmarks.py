@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import dataclasses
 import math
 import multiprocessing
@@ -13,24 +12,19 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import bench_cluster
-import bench_connections
-import bench_decode
 import bench_detect
 import bench_embed
 import bench_extract
 import bench_group
-import bench_host
 import bench_memory
 import bench_open
 import bench_page
 import bench_search
 import bench_stores
-import bench_trees
 import bench_writer
 import numpy as np
 import pytest
 import stage_costs
-from jpeg_decoders import installed, pillow
 from plain_grouping import LIBRARIES, Numpy, PlainGrouping
 
 from pipeline.config import EXACT, FAST
@@ -41,28 +35,6 @@ from pipeline.matching.score import exact_dots
 from tests.browser.installed import skip_without_chromium
 from tests.cli.report import facepipe
 from tests.scripts.conftest import Bench
-
-
-def test_decode(bench: Bench, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench_decode, "usable_cores", lambda: 2)
-    words = ["--faces", photos, "--work", tmp_path, "--corpus", "a", "--images", "2", "--repeats", "1"]
-    figures = bench(bench_decode, *words)["decode"]["a"]
-    decoders = [bench_decode.OURS, *installed()]
-    assert figures.keys() >= {f"images_per_s_{name}_{threads}" for name in decoders for threads in (1, 2)}
-    files = [file.read_bytes() for file in tmp_path.glob("a-2/*.jpg")]
-    with pytest.raises(AssertionError, match="other pixels"):
-        bench_decode.assert_equal(files, lambda data: pillow(data) ^ np.uint8(1))
-    for name, decode in installed().items():
-        assert np.abs(decode(files[0]).astype(int) - pillow(files[0])).max() <= 3, name
-
-
-@pytest.mark.usefixtures("nvimgcodec")
-def test_decode_on_the_device(photos: Path, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    files = [file.read_bytes() for file in sorted(photos.rglob("both.jpg"))]
-    assert bench_decode.measure(files, repeats=1, device=device)[1]["images_per_s_device"] > 0
-    monkeypatch.setattr("pipeline.extraction.images.device_jpeg.JpegLibrary.__call__", lambda *_: [None])
-    with pytest.raises(AssertionError, match="1 files were left to the CPU"):
-        bench_decode.on_device(files, device)
 
 
 def test_detect(bench: Bench, photos: Path, tmp_path: Path) -> None:
@@ -286,25 +258,6 @@ def test_plain_grouping_takes_the_nearest_of_a_block() -> None:
     assert LIBRARIES.keys() == {"numpy", "torch", "faiss"}
 
 
-def test_a_tree_groups_in_its_own_process(tmp_path: Path) -> None:
-    tree = bench_trees.Tree(bench_trees.RESULTS.parents[2], Path(sys.executable), tmp_path)
-    outcome = tree.answer("-c", bench_trees.GROUP_CODE, 600)
-    assert outcome.pop("seconds") > 0
-    assert outcome == {"faces": 600, "identities": 300}
-
-
-@pytest.mark.parametrize(("differs", "fails"), [("faces", True), ("identities", True), ("seconds", False)])
-def test_trees_must_find_the_same(differs: str, fails: bool, tmp_path: Path) -> None:
-    trees = [bench_trees.Tree(tmp_path / name, Path(sys.executable), tmp_path) for name in ("before", "after")]
-
-    def turn(tree: bench_trees.Tree) -> bench_trees.Outcome:
-        return {"seconds": 2.0, "faces": 4, "identities": 2} | ({differs: 1} if tree is trees[1] else {})
-
-    with pytest.raises(AssertionError, match=differs) if fails else nullcontext():
-        _, figures = bench_trees.compare(trees, turn, 4, 1, same_identities=True)
-        assert (figures["before"], figures["after"], figures["ratio"]) == (2, 4, 2)
-
-
 def test_search(bench: Bench) -> None:
     figures = bench(bench_search, "--references", "2000", "--repeats", "2")["search"]
     assert figures["bytes_float32"] == 2000 * 4 * bench_search.SIZE
@@ -323,27 +276,6 @@ def test_a_search_that_is_not_exact_fails() -> None:
         bench_search.assert_exact(dataclasses.replace(view, codes=certain), queries, 10)
 
 
-def test_host(bench: Bench, photos: Path, tmp_path: Path) -> None:
-    words = ["--faces", photos, "--work", tmp_path, "--corpus", "a", "--images", "2", "--repeats", "1"]
-    figures = bench(bench_host, *words)["host"]["a"]
-    assert (figures["images"], sum(figures["faces"].values())) == (2, 2)
-    assert figures["ms"]["cpu"].keys() >= set(bench_host.PARTS)
-    assert figures["ms"]["cpu"]["decode"] > 0
-    assert 0 < figures["ms_together"]["lock"] <= figures["ms_together"]["cpu"]
-
-
-@pytest.mark.parametrize(("library", "least", "most"), [(ctypes.PyDLL, 0.7, 1.3), (ctypes.CDLL, 0, 0.3)])
-def test_host_samples_who_holds_the_lock(library: type[ctypes.CDLL], least: float, most: float) -> None:
-    calls = library(None)  # of these two, one keeps the interpreter's lock while it sleeps
-    with bench_host.Knocker() as knocker:
-        meter = bench_host.Meter(knocker)
-        with meter.part("sleep"):
-            for _ in range(100):
-                calls.usleep(2000)
-    _, wall, lock = meter.of("sleep")
-    assert least <= lock / wall <= most
-
-
 def test_memory(bench: Bench, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench_memory, "photos", lambda *_: sorted(photos.rglob("*_0001.jpg")))
     words = ["--faces", photos, "--work", tmp_path, "--repeats", 3, "--max-growth", 9]
@@ -351,12 +283,6 @@ def test_memory(bench: Bench, photos: Path, tmp_path: Path, monkeypatch: pytest.
     assert (figures["images"], figures["persons"]) == (6, 2)
     assert len(figures["rss_mib"]) == len(figures["vram_reserved_mib"]) == 3
     assert all(peak >= left for peak, left in zip(figures["peak_rss_mib"], figures["rss_mib"], strict=True))
-
-
-def test_connections(bench: Bench) -> None:
-    figures = bench(bench_connections, "--connections", 40, "--waves", 2, "--left-s", 0.5)["connections"]
-    for kind in ("plain", "silent", "shaken"):
-        assert len(figures[kind]["opened_mib"]) == len(figures[kind]["left_mib"]) == 2
 
 
 def test_memory_that_grows_or_a_run_that_differs_fails() -> None:

@@ -1,15 +1,15 @@
-"""What every benchmark writes: its result's schema, and what a result says of the machine."""
+"""What every benchmark writes: the parts of its result, and what a result says of the machine."""
 
 from __future__ import annotations
 
 import argparse
-import copy
 import json
+import math
 from pathlib import Path
 from typing import Any
 
 import pytest
-from harness import RESULTS, argument_parser, check_result, paired_ratio, settings_of, write_result
+from harness import RESULTS, argument_parser, paired_ratio, settings_of, write_result
 
 from pipeline.evaluation.bench.harness import Timing
 
@@ -37,7 +37,6 @@ def test_a_busy_turn_does_not_change_the_ratio() -> None:
 
 
 def test_a_result_says_what_it_was_measured_on(document: dict[str, Any]) -> None:
-    check_result(document)
     assert document["settings"] == {"device": "cpu"}
     assert document["timings"]["a"] == {"seconds": [3.0, 1.0, 2.0], "median": 2.0, "min": 1.0, "max": 3.0}
     machine = document["machine"]
@@ -47,30 +46,14 @@ def test_a_result_says_what_it_was_measured_on(document: dict[str, Any]) -> None
     assert machine["packages"]["numpy"]
 
 
-@pytest.mark.parametrize(
-    ("path", "value", "message"),
-    [
-        (("schema",), 2, "knows 1"),
-        (("machine", "cores"), "two", "machine.cores is str"),
-        (("machine", "cores"), True, "machine.cores is bool"),
-        (("machine", "surprise"), 1, "surprise"),
-        (("timings", "a", "median"), None, "timings.a.median"),
-        (("timings", "a", "seconds"), [], "seconds is empty"),
-        (("figures",), [], "figures"),
-    ],
-)
-def test_what_does_not_fit_the_schema_is_named(
-    document: dict[str, Any], path: tuple[str, ...], value: object, message: str
-) -> None:
-    broken = copy.deepcopy(document)
-    place: Any = broken
-    for key in path[:-1]:
-        place = place[key]
-    place[path[-1]] = value
-    with pytest.raises(ValueError, match=message):
-        check_result(broken)
+def test_a_result_without_a_number_is_refused(arguments: argparse.Namespace) -> None:
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        write_result("nothing", {}, {}, {"ratio": math.nan}, arguments)
 
 
-def test_every_stored_result_fits_the_schema() -> None:
+def test_every_stored_result_has_the_same_parts(document: dict[str, Any]) -> None:
     for path in RESULTS.glob("*.json"):
-        check_result(json.loads(path.read_text("utf-8")))
+        stored = json.loads(path.read_text("utf-8"))
+        assert stored.keys() == document.keys(), path.name
+        assert stored["machine"].keys() == document["machine"].keys(), path.name
+        assert all(one.keys() == document["timings"]["a"].keys() for one in stored["timings"].values()), path.name

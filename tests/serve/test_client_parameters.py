@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from pipeline.serve.client_parameters import REFUSED_FILTERS, REFUSED_IN_POSTS
-from pipeline.serve.docs import description
+from pipeline.serve.handlers import description
 from tests.serve.conformance.client import (
     ANNA,
     BEA,

@@ -25,7 +25,7 @@ from pipeline.errors import (
     TooManyDirectories,
     Unauthorized,
 )
-from pipeline.serve.docs import description
+from pipeline.serve.handlers import description
 from pipeline.serve.listing import EQUALITIES, MAX_PATTERN, PEOPLE_COUNT, ROOTS_COUNT, SORT_ORDERS
 from pipeline.serve.person_parsing import FURTHER_HEADERS, MAX_TAGS
 from pipeline.serve.protocol import MAX_HEADER_BYTES

@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
-from pipeline.serve.docs import description
+from pipeline.serve.handlers import description
 from tests.serve.conformance.photos import opened
 from tests.serve.live import PASSWORD, LiveServer
 

@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from pipeline.extraction.extractor import BatchExtractor
-from pipeline.serve.docs import description
+from pipeline.serve.handlers import description
 from tests.serve.conformance.photos import huge_png
 from tests.serve.live import LiveServer, live_server
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.errors import BodyInvalid, HeaderInvalid
-from pipeline.serve.docs import description
+from pipeline.serve.handlers import description
 from pipeline.serve.person_parsing import person_change, person_headers
 from pipeline.serve.request_parsing import json_object
 from pipeline.store.records import NO_CHANGE, PersonChange

@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from pipeline.serve.docs import description
+from pipeline.serve.handlers import description
 from pipeline.serve.listing import EQUALITIES
 from pipeline.serve.person_parsing import COMPUTED_FIELDS
 from tests.serve.conformance.client import UNKNOWN_ID, Account, Directory, Json, assert_error

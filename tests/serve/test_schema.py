@@ -33,7 +33,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from pipeline.extraction.extractor import BatchExtractor
-from pipeline.serve.docs import description
+from pipeline.serve.handlers import description
 from tests.serve.conformance.photos import faceless, pair, photo
 from tests.serve.known_parameters import FILTERS, POST_PEOPLE, ClientParameter
 from tests.serve.live import PASSWORD, LiveServer, credentials, live_server

@@ -7,25 +7,20 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 
 from pipeline.config import PILLOW, EmbedSettings, Settings
 from pipeline.evaluation.bench.parity import Extracted
-from pipeline.extraction.align import cut_crops, warp_crops
 from pipeline.extraction.engine import NETWORK_THREADS, LocalEngine
-from pipeline.extraction.extractor import BOX_CROP_PX
 from pipeline.extraction.images.decode import Decoder
 from pipeline.extraction.images.files import hash_file
 from pipeline.extraction.images.pixel_hash import PixelHash
-from pipeline.extraction.rows import EXTRACT, MANIFEST_SCHEMA
+from pipeline.extraction.rows import EXTRACT, MANIFEST_SCHEMA, PLACE_COLUMNS, fixed_lists
 from pipeline.jobs.models import load_extractor
 from pipeline.jobs.store_identity import make_identity
-from pipeline.models.registry import FIVE_POINT
-from pipeline.runtime.arrays import like, on_host
 from pipeline.runtime.stage_times import StageTimes
 from pipeline.store import vectors_of
-from pipeline.types import Detections, FloatArray, boxes_of
+from pipeline.types import FloatArray, boxes_of
 
 
 def comparable(settings: Settings) -> Settings:
@@ -91,17 +86,10 @@ def embeddings_of_boxes(chain: FacepipeChain, detected: Mapping[Path, Extracted]
     """facepipe's embeddings [n, d] of another detector's faces: of their boxes or, if the embedder takes upright crops,
     of their landmarks."""
     embeddings: dict[Path, FloatArray] = {}
-    decoder, embedder = Decoder(chain.settings.decode), chain.extractor.embedder
-    networks = chain.extractor.detector.networks
+    decoder = Decoder(chain.settings.decode)
     for file, faces in detected.items():
-        batch = networks.batch([decoder(file.read_bytes()).pixels])
-        index = np.zeros(len(faces.boxes), np.int64)
-        arrays = (index, faces.boxes, faces.landmarks, faces.scores)
-        detections = Detections(*(like(batch.sizes, array) for array in arrays))
-        with networks.computing():
-            if embedder.alignment == FIVE_POINT:
-                crops = warp_crops(batch, detections, embedder.input_size)
-            else:
-                crops = cut_crops(batch, detections, chain.settings.align, BOX_CROP_PX).pixels
-            embeddings[file] = on_host(embedder(crops))
+        columns = (*faces.boxes.T, fixed_lists(faces.landmarks.reshape(-1, 10)), faces.scores)
+        known = pa.table(dict(zip(PLACE_COLUMNS, columns, strict=True)))
+        (table,) = chain.extractor.extract([decoder(file.read_bytes())], known=[known])
+        embeddings[file] = _extracted(table).embeddings
     return embeddings

@@ -11,12 +11,12 @@ from starlette.responses import Response
 from pipeline.errors import PersonUnknown, PictureUnavailable
 from pipeline.extraction.stored_picture import MEDIA_TYPE
 from pipeline.serve.context import Json
-from pipeline.serve.cursors import cursor
+from pipeline.serve.cursors import cursor, place_after
 from pipeline.serve.request_parsing import person_id
 from pipeline.serve.responses import tagged_response
 from pipeline.serve.ui.answers import face_json, people_json
 from pipeline.serve.ui.context import Visit, stamp
-from pipeline.serve.ui.people_list import SHOWS, SORTS, place_after
+from pipeline.serve.ui.people_list import SHOWS, SORTS
 from pipeline.store import StoredFace, utc_now
 
 _PEOPLE_COUNT: Final = 100
@@ -53,7 +53,7 @@ def person(visit: Visit) -> Json:
 def faces(visit: Visit) -> Json:
     """Raises PersonUnknown."""
     wanted, sort, count = person_id(visit.request), visit.choice("sort", _FACE_SORTS), visit.count(_FACE_COUNT)
-    place = place_after(visit.query.text("after"), sort, (0.0, 0))
+    place = place_after(visit.query.text("after"), [sort], (0.0, 0))
     after = None if place is None else (float(place[0]), int(place[1]))
     as_of = stamp(utc_now())
     members = visit.service.merged_set(*visit.place, wanted)

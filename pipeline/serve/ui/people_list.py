@@ -14,11 +14,10 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
-from pipeline.errors import ParameterInvalid
 from pipeline.jobs.people import People, PersonRow
 from pipeline.people.directory import Changed
 from pipeline.people.service import IdentityService
-from pipeline.serve.cursors import Key, cursor, cursor_key
+from pipeline.serve.cursors import Key, cursor, place_after
 from pipeline.store import utc_now
 from pipeline.texts import nfc
 
@@ -109,18 +108,8 @@ def cursor_at(sort: str, row: PersonRow) -> str:
 
 def _behind(after: str | None, sort: str, rows: Sequence[PersonRow]) -> int:
     """The first position behind a cursor."""
-    place = place_after(after, sort, _LIKE[sort])
+    place = place_after(after, [sort], _LIKE[sort])
     return 0 if place is None else bisect.bisect_right(rows, place, key=_KEYS[sort])
-
-
-def place_after(after: str | None, order: str, like: Key) -> Key | None:
-    """The position of a cursor of this order, None without a cursor. Raises ParameterInvalid."""
-    if after is None:
-        return None
-    place = cursor_key(after, [order], like)
-    if place is None:
-        raise ParameterInvalid(name="after", expected="the `next` of the same question")
-    return place
 
 
 class PeopleLists:

@@ -21,7 +21,7 @@ from pipeline.extraction.sources.folder import is_within
 from pipeline.extraction.stored_picture import cut_faces, photo_again
 from pipeline.runtime.buckets import is_address
 from pipeline.store import StoredFace
-from pipeline.types import ByteArray, DecodedImage, FileState
+from pipeline.types import ByteArray, FileState
 
 FACE_PX: Final = 512  # the longer side of a face's picture, at most
 PHOTO_PX: Final = 2048
@@ -72,14 +72,11 @@ class Photos:
             raise PictureUnavailable() from None
 
     def _face_of(self, box: tuple[float, ...], path: str, sha256: str | None, _: FileState) -> bytes:
-        (cut,) = cut_faces(self._read(path, sha256), np.array([box], np.float32))
+        (cut,) = cut_faces(photo_again(path, sha256, self._decoder), np.array([box], np.float32))
         return jpeg_file(_shrunk(cut, FACE_PX), _QUALITY)
 
     def _photo_of(self, path: str, sha256: str | None, _: FileState) -> bytes:
-        return jpeg_file(_shrunk(self._read(path, sha256).pixels, PHOTO_PX), _QUALITY)
-
-    def _read(self, path: str, sha256: str | None) -> DecodedImage:
-        return photo_again(path, sha256, self._decoder)
+        return jpeg_file(_shrunk(photo_again(path, sha256, self._decoder).pixels, PHOTO_PX), _QUALITY)
 
 
 def _real(path: str) -> str:

@@ -13,11 +13,10 @@ from pipeline.errors import RouteUnknown
 from pipeline.jobs.expectation import calibration_warning, expectation
 from pipeline.report.page_data import registered_page
 from pipeline.serve.context import Json
-from pipeline.serve.cursors import Key, cursor
+from pipeline.serve.cursors import Key, cursor, place_after
 from pipeline.serve.responses import tagged_response
 from pipeline.serve.ui.answers import address, directories_json
 from pipeline.serve.ui.context import Visit, stamp
-from pipeline.serve.ui.people_list import place_after
 from pipeline.store import RunRow
 
 _RUN_COUNT: Final = 50
@@ -61,7 +60,7 @@ def store(visit: Visit) -> Json:
 
 def runs(visit: Visit) -> Json:
     """The latest first."""
-    count, after = visit.count(_RUN_COUNT), place_after(visit.query.text("after"), _ORDER, (0.0, ""))
+    count, after = visit.count(_RUN_COUNT), place_after(visit.query.text("after"), [_ORDER], (0.0, ""))
     found = visit.context.store.runs_of(visit.account_id)
     if after is not None:
         found = [run for run in found if _key(run) > after]
