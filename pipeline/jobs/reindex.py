@@ -22,6 +22,7 @@ from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+import numpy as np
 import pyarrow as pa
 
 from pipeline.config import AUTO, OUTPUT_SECTIONS, RAY, EmbedSettings, Settings
@@ -45,23 +46,31 @@ from pipeline.extraction.rows import (
     EXTRACT,
     KNOWN_FACES_SCHEMA,
     PLACES,
+    PLACES_SCHEMA,
     SKIP,
     ExtractedFace,
     ExtractedRow,
     faces_of_table,
     read_rows,
 )
-from pipeline.extraction.stored_picture import photo_again
+from pipeline.extraction.stored_picture import origins_of_cuts, photo_again
 from pipeline.jobs.cluster.connection import require_ray, settle_environment
 from pipeline.jobs.cluster.left_shards import shard_metadata
 from pipeline.jobs.models import load_extractor
-from pipeline.jobs.reindex_pictures import Face, StoredPictures, places
 from pipeline.jobs.shard_progress import ShardProgress, loading_models
 from pipeline.jobs.store import Store, open_store
 from pipeline.jobs.store_identity import make_identity, settings_of_generation
 from pipeline.matching.calibration import Calibration
 from pipeline.runtime.buckets import is_address
-from pipeline.store import MEASURED_SCHEMA, ShardFolder, StoreIdentity, remove_builds, vector_bytes
+from pipeline.store import (
+    MEASURED_SCHEMA,
+    ShardFolder,
+    StoreIdentity,
+    open_image,
+    read_object,
+    remove_builds,
+    vector_bytes,
+)
 from pipeline.types import OK, QUALITIES, Progress
 
 if TYPE_CHECKING:
@@ -71,6 +80,9 @@ CHANGEABLE: Final = ("align.margin_px", "align.resampling", "embed.centre", "run
 _TRIED: Final = 16  # photos, for the estimate
 _PAGE: Final = 8192  # photos per query for faces
 _FACE_BYTES: Final = 200  # of a face's catalog rows, without the vector
+LEAST_SHARE: Final = 0.8  # least side of the box in a stored picture, as a share of the network's input side
+COMPARED: Final = 500  # faces embedded from both stored picture and photo
+Face: TypeAlias = dict[str, Any]  # a row of `Store.unmeasured_faces`
 _Row: TypeAlias = dict[str, Any]  # of MEASURED_SCHEMA
 
 
@@ -170,7 +182,7 @@ class Reindex:
         self._shown = ShardProgress(progress, stop)
         self._settings = settings_of_generation(store.settings, identity)
         self._decoder = Decoder(self._settings.decode)
-        self._pictures = StoredPictures(store, self._decoder)
+        self._pictures = _StoredPictures(store, self._decoder)
         self._since = time.monotonic()  # the last commit
         self._photos = self._missing = self._missing_allowed = 0  # of photos with files; set by `estimate`
 
@@ -299,13 +311,60 @@ class Reindex:
             image = None
         if image is None:
             return []
-        (table,) = extractor.extract([image], known=[places(photo)])
+        (table,) = extractor.extract([image], known=[_places(photo)])
         return [*zip(photo, faces_of_table(table), strict=True)]
 
     @cache  # noqa: B019  as long as the build
     def _load(self) -> BatchExtractor:
         with loading_models(self._stop), self._shown.meanwhile("loading the models"):
             return load_extractor(self._settings, self.identity, self._store.path, NETWORK_THREADS)
+
+
+class _StoredPictures:
+    """The stored pictures of a store's references."""
+
+    def __init__(self, store: Store, decoder: Decoder) -> None:
+        self._store = store
+        self._decoder = decoder
+        self._keys: dict[int, bytes | None] = {}  # of accounts
+        self._compared = 0
+
+    def measured(self, extractor: BatchExtractor, face: Face) -> ExtractedFace | None:
+        """Measures a face from its stored picture; None without one large enough."""
+        x1, y1, x2, y2 = (face[name] for name in ("x1", "y1", "x2", "y2"))
+        if face["image_sha256"] is None or min(x2 - x1, y2 - y1) < LEAST_SHARE * extractor.embedder.input_size:
+            return None
+        account, guid = face["account_id"], face["image_guid"]
+        if account not in self._keys:
+            self._keys[account] = self._store.image_key(account)
+        folder = self._store.folder
+        try:
+            data = open_image(folder, guid, read_object(folder, guid), face["image_sha256"], self._keys[account])
+            image = self._decoder(data)
+        except (StoreDamaged, ImageRejected):  # replaced since, or damaged, which `check` reports
+            return None
+        ((left, top),) = origins_of_cuts(np.array([[x1, y1, x2, y2]], np.float32))
+        moved = {name: face[name] - (left if name[0] == "x" else top) for name in ("x1", "y1", "x2", "y2")}
+        points = np.array(face["landmarks"], np.float32).reshape(5, 2) - (left, top)
+        place = face | moved | {"landmarks": points.ravel().tolist()}
+        (table,) = extractor.extract([image], known=[_places([place])])
+        return next(iter(faces_of_table(table)), None)
+
+    def cosines(
+        self, extractor: BatchExtractor, photo: Sequence[Face], faces: Sequence[ExtractedFace]
+    ) -> Iterator[float]:
+        """For some faces, the cosine between photo and stored picture."""
+        for face, found in zip(photo, faces, strict=True):
+            if self._compared < COMPARED and face["image_guid"] is not None:
+                picture = self.measured(extractor, face)
+                self._compared += picture is not None
+                if picture is not None:
+                    yield float(picture.embedding @ found.embedding)
+
+
+def _places(faces: Sequence[Face]) -> pa.Table:
+    """The faces' places in an image (PLACES_SCHEMA)."""
+    return pa.Table.from_pylist(list(faces), PLACES_SCHEMA)
 
 
 def _clear(folder: ShardFolder) -> None:
@@ -325,7 +384,7 @@ def _manifest(photos: Sequence[Sequence[Face]]) -> pa.Table:
     rows = []
     for row, faces in enumerate(photos):
         path = faces[0]["path"]
-        known = {"sha256": faces[0]["sha256"], "bytes": faces[0]["bytes"], PLACES.name: places(faces).to_pylist()}
+        known = {"sha256": faces[0]["sha256"], "bytes": faces[0]["bytes"], PLACES.name: _places(faces).to_pylist()}
         action = {"action": SKIP, "status": ImageMissing.status} if path is None else {"action": EXTRACT, **known}
         rows.append({**plain, "row": row, "path": path or "", "file": os.fsencode(path or ""), **action})
     return pa.Table.from_pylist(rows, KNOWN_FACES_SCHEMA)
