@@ -16,6 +16,8 @@ from pipeline.config import MatchSettings, Settings
 from pipeline.errors import ObjectReplaced, ObjectUnknown, PersonUnknown, StoreDamaged, StoreError
 from pipeline.extraction.extractor import BatchExtractor
 from pipeline.extraction.images.decode import Decoder
+from pipeline.matching.calibration import Calibration
+from pipeline.matching.score import strength, strong_score
 from pipeline.people.background import Housekeeper, LongWork, ShardEnroller
 from pipeline.people.batcher import MicroBatcher
 from pipeline.people.corrections import LONG, Corrections
@@ -25,7 +27,18 @@ from pipeline.people.types import PersonView, PostRequest, PostResult, StoredIma
 from pipeline.people.views import person_views
 from pipeline.runtime.device import resolve_device
 from pipeline.runtime.shared_lock import SharedLock
-from pipeline.store import Catalog, CorrectionAnswer, CorrectionRequest, LocalStore, PersonRecord
+from pipeline.store import (
+    Candidate,
+    Catalog,
+    CorrectionAnswer,
+    CorrectionRequest,
+    FaceAnswer,
+    LocalStore,
+    PersonRecord,
+    SearchQuery,
+    reference_origins,
+)
+from pipeline.types import QUALITIES
 
 _SWITCH_S: Final = 10.0  # that a switch waits for running requests, blocking new ones
 
@@ -71,6 +84,32 @@ class IdentityService:
         if result.account_updated:
             self._housekeeper.note_change()
         return result
+
+    def search(self, query: SearchQuery) -> list[FaceAnswer]:
+        """Recognises the faces of an encoded image; candidates have the photo of their reference face, and a word for
+        the score. Stores nothing. Raises ImageRejected, Overloaded."""
+        request = PostRequest(threshold=query.threshold, insert=False, update=False, similar_limit=query.top)
+        faces = self._poster.post(query.account_id, query.directory, query.image, request).faces
+        shown = [match.person for face in faces for match in face.similar or ()]
+        shown += [face.person for face in faces if face.person is not None]
+        origins = self._client.ask(reference_origins, sorted({person.root.person_id for person in shown}))
+        strong = strong_score(Calibration.from_dict(self._client.identity.calibration), query.threshold)
+
+        def candidate(person: PersonView, score: float) -> Candidate:
+            root, origin = person.root, origins.get(person.root.person_id)
+            photo = None if origin is None else origin.path
+            return Candidate(root.person_id, root.name, root.external_id, score, photo, strength(score, strong))
+
+        return [
+            FaceAnswer(
+                box=face.face.box,
+                confidence=face.face.fields["confidence"],
+                quality={name: face.face.fields[name] for name in QUALITIES},
+                identity=None if face.person is None else candidate(face.person, face.score or 0.0),
+                similar=[candidate(match.person, match.score) for match in face.similar or ()],
+            )
+            for face in faces
+        ]
 
     # Reading
 
