@@ -23,7 +23,7 @@ import numpy as np
 from pipeline.errors import InputError, RequestError, StoreError
 from pipeline.matching.references import IndexView, ReferenceIndex
 from pipeline.people.locks import DirectoryLock, PostLock
-from pipeline.people.records import Records, Stored, StoredDirectory
+from pipeline.people.records import Records, StoredDirectory
 from pipeline.runtime.device import HOST
 from pipeline.store import Change, Committed, LocalStore, References, Segment, segment_files
 
@@ -89,7 +89,7 @@ class Directory(Records):
         account_id: int,
         name: str,
         embedding_size: int,
-        stored: Stored,
+        stored: StoredDirectory,
         device: str = HOST,
         *,
         quantized: bool = False,

@@ -18,7 +18,7 @@ from pipeline.extraction.images.decode import Decoder
 from pipeline.extraction.rows import CROP, face_schema
 from pipeline.matching.calibration import Calibration
 from pipeline.people.directory import Directory
-from pipeline.people.records import by_age
+from pipeline.people.records import StoredDirectory, by_age
 from pipeline.people.rules import row_of
 from pipeline.people.service import IdentityService
 from pipeline.people.types import FaceResult, PersonView, PostRequest, PostResult
@@ -150,10 +150,10 @@ class _Rows(PersonRows):
         return list(self._records)  # type: ignore[attr-defined]
 
 
-class PlantedPeople:
+class PlantedPeople(StoredDirectory):
     """What a store would hold of a directory."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int) -> None:  # without a store
         self.size = size
         self.number = 0  # of the last commit
         self.people: dict[str, PersonRecord] = {}
