@@ -30,7 +30,8 @@ class StoredDirectory:
 
     def __init__(self, client: LocalStore, account_id: int, name: str) -> None:
         self._client = client
-        self._place = account_id, name
+        self.account_id, self.name = self._place = account_id, name
+        self.embedding_size = client.identity.embedding_size
 
     def merges(self) -> Merges:
         return self._client.ask(persons.merges, *self._place)

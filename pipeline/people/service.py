@@ -18,11 +18,12 @@ from pipeline.extraction.extractor import BatchExtractor
 from pipeline.extraction.images.decode import Decoder
 from pipeline.matching.calibration import Calibration
 from pipeline.matching.score import strength, strong_score
-from pipeline.people.background import Housekeeper, LongWork, ShardEnroller
+from pipeline.people.background import Housekeeper, LongWork
 from pipeline.people.batcher import MicroBatcher
 from pipeline.people.corrections import LONG, Corrections
 from pipeline.people.directory import Directories
 from pipeline.people.posts import Poster
+from pipeline.people.shards import Enroller
 from pipeline.people.types import PersonView, PostRequest, PostResult, StoredImage
 from pipeline.people.views import person_views
 from pipeline.runtime.device import resolve_device
@@ -50,7 +51,7 @@ class IdentityService:
     """
 
     def __init__(self, client: LocalStore, extractor: BatchExtractor, decoder: Decoder, settings: Settings) -> None:
-        self._client = client
+        self._client, self._decoder = client, decoder
         self.extractor = extractor
         # A quantized copy is faster on a CPU for the few faces of a request.
         self.directories = Directories(client, resolve_device(settings.run.device), quantized=True)
@@ -66,7 +67,7 @@ class IdentityService:
         unique = settings.serve.unique_external_ids
         self._corrections = Corrections(client, self.directories, decoder, unique_external_ids=unique)
         self._shard_work = LongWork("shards")
-        self._shards = ShardEnroller(client, self.directories, decoder, self._shard_work.urgent)
+        self._enroller: Enroller | None = None  # of the run whose shards are committed
         self._housekeeper = Housekeeper(client, self.directories)
 
     def load(self) -> None:
@@ -213,9 +214,22 @@ class IdentityService:
         return deleted
 
     def enrol_shard(self, run_id: str, shard: int) -> None:
-        """Decides and commits an extracted shard, at low priority. Raises StoreError."""
-        self._shard_work.do(self._shards.enrol, run_id, shard)
+        """Decides and commits an extracted shard, at low priority; does nothing if it is committed, as a run may
+        transfer it again. Raises StoreError, TooManyDirectories."""
+        self._shard_work.do(self._enrol, run_id, shard)
         self._housekeeper.note_change()
+
+    def _enrol(self, run_id: str, shard: int) -> None:
+        client, urgent = self._client, self._shard_work.urgent
+        if shard in client.committed_shards(run_id):
+            return
+        run = client.run_row(run_id)
+        manifest = client.read_manifest(run, shard)
+        if self._enroller is None or self._enroller.run_id != run_id:
+            self._enroller = Enroller(client, run, self._decoder, self.directories, urgent)
+        self._enroller.commit(shard, manifest, client.read_run_shard(run_id, shard))
+        if shard + 1 == run.shards:
+            self._enroller = None  # frees faces
 
     # Two generations
 

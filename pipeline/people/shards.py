@@ -110,7 +110,7 @@ class Enroller:
     ) -> None:
         """`decoder`: for pictures that neither the extraction nor `held` has. `urgent`: runs work under the locks."""
         self._client = client
-        self._run = run
+        self._run, self.run_id = run, run.run_id
         planned = MatchSettings(**run.settings["match"])
         self._gate = replace(planned, threshold=nearest_threshold(planned.threshold))
         calibration = Calibration.from_dict(client.identity.calibration)
