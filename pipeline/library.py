@@ -167,10 +167,8 @@ class OpenStore:
         >>> face.identity.similarity_score >= 1
         True
         """
-        from pipeline.jobs.search import recognise
-
         data = image if isinstance(image, bytes) else read_file(Path(image), self._settings.decode.max_bytes)
-        return recognise(self._store, data, account, _directory(directory), top)
+        return self.people.of(account=account, directory=directory).recognise(data, top)
 
     @property
     def people(self) -> StorePeople:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from pipeline.config import Settings
-from pipeline.jobs.search import recognise
+from pipeline.jobs.people import People
 from pipeline.jobs.store import open_store
 from pipeline.store import FaceAnswer
 
@@ -14,4 +14,4 @@ def search(
     image: bytes, store: Path, settings: Settings, account: str | None, directory: str, top: int
 ) -> list[FaceAnswer]:
     with open_store(store, settings, command="search", reading=True) as opened:
-        return recognise(opened, image, account, directory, top)
+        return People(opened, account, directory).recognise(image, top)

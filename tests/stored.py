@@ -31,9 +31,7 @@ class StoredPeople:
 
 def stored_people(client: LocalStore, account_id: int, directory: str) -> StoredPeople:
     """As the catalog and the files have them now."""
-    stored = Directory(
-        account_id, directory, client.identity.embedding_size, StoredDirectory(client, account_id, directory)
-    )
+    stored = Directory(StoredDirectory(client, account_id, directory))
     stored.load()
     everybody = [*stored.everybody()]
     index, places = stored.view().index, [stored.reference_of(record.person_id)[1] for record in everybody]

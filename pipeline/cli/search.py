@@ -56,11 +56,11 @@ def search(
         data = read_file(image, settings.decode.max_bytes)
         with closing(open_progress()) as progress:
             progress.start("loading the models", None)
-            from pipeline.jobs.search import recognise
+            from pipeline.jobs.people import People
             from pipeline.jobs.store import open_store
 
             with open_store(store, settings, command="search", reading=True) as opened:
-                faces = recognise(opened, data, account, directory, top)
+                faces = People(opened, account, directory).recognise(data, top)
     except ImageRejected as error:
         end_with(error, {"image": str(image)}, (), as_json, subject=str(image))
     emit({"image": str(image), "faces": [face.as_dict() for face in faces]}, _lines(image, faces), as_json)

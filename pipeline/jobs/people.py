@@ -30,7 +30,7 @@ from pipeline.errors import (
 from pipeline.jobs.accounts import find_account
 from pipeline.jobs.store import Store, Switched, part_of_command
 from pipeline.jobs.store_identity import settings_of_store, settle_threshold
-from pipeline.store import USER, CorrectionAnswer, CorrectionRequest, PersonChange, people
+from pipeline.store import USER, CorrectionAnswer, CorrectionRequest, FaceAnswer, PersonChange, SearchQuery, people
 from pipeline.texts import TEXT_RULE, is_text, nfc
 from pipeline.types import Progress, SilentProgress
 
@@ -135,6 +135,12 @@ class People:
         """Finds a person's id by id, name, external id, or the first letters of id or name; the root if several records
         of one merged set match. Raises PersonNotFound, PersonAmbiguous."""
         return self._found(self._records([who]), who)
+
+    def recognise(self, image: bytes, top: int) -> list[FaceAnswer]:
+        """Returns the faces of an encoded image, each with its identity and the `top` most similar ones. Stores
+        nothing. Also raises ImageRejected, ModelError, DeviceError."""
+        account_id, threshold = self._account_id, self._store.settled.match.threshold
+        return self._store.search(SearchQuery(image, account_id, self._directory, top, threshold))
 
     def _found(self, records: Sequence[Mapping[str, Any]], who: str) -> str:
         name, lower = nfc(who), who.casefold()

@@ -14,44 +14,11 @@ from typing import TYPE_CHECKING, Final
 
 from pipeline.config import RunSettings
 from pipeline.runtime.device_meter import DeviceMeter
-from pipeline.runtime.stage_times import (
-    CROP,
-    DECIDE,
-    DECODE,
-    EMBED,
-    ENCODE,
-    HASH,
-    IMAGES,
-    JPEGS,
-    LOAD,
-    ONET,
-    PNET,
-    QUALITY,
-    READ,
-    RNET,
-    SCAN,
-    SECOND_MODEL,
-    WRITE,
-    StageTimes,
-)
+from pipeline.runtime.stage_times import DECODING, NETWORKS, PARTS, StageTimes
 
 if TYPE_CHECKING:
     from pipeline.jobs.cluster.engine import RayEngine
 
-DECODING, NETWORKS = "decoding", "networks"
-# part -> group -> stages, in a run's order. Parts have separate threads.
-PARTS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
-    "scan": {"hashing": (SCAN,)},
-    "models": {"loading": (LOAD,)},
-    DECODING: {"reading": (READ, HASH), "decoding": (DECODE,)},
-    NETWORKS: {
-        "decoding": (JPEGS,),
-        "detection": (IMAGES, PNET, RNET, ONET),
-        "crops and quality": (CROP, QUALITY, ENCODE),
-        "embedding": (EMBED, SECOND_MODEL),
-    },
-    "store": {"writing": (WRITE,), "deciding": (DECIDE,)},
-}
 STAGES: Final = tuple(stage for groups in PARTS.values() for stages in groups.values() for stage in stages)
 
 

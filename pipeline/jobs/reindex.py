@@ -22,9 +22,10 @@ from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+import numpy as np
 import pyarrow as pa
 
-from pipeline.config import AUTO, OUTPUT_SECTIONS, RAY, EmbedSettings, Settings
+from pipeline.config import AUTO, RAY, EmbedSettings, Settings
 from pipeline.errors import (
     BucketFailed,
     ImageMissing,
@@ -45,23 +46,31 @@ from pipeline.extraction.rows import (
     EXTRACT,
     KNOWN_FACES_SCHEMA,
     PLACES,
+    PLACES_SCHEMA,
     SKIP,
     ExtractedFace,
     ExtractedRow,
     faces_of_table,
     read_rows,
 )
-from pipeline.extraction.stored_picture import photo_again
+from pipeline.extraction.stored_picture import origins_of_cuts, photo_again
 from pipeline.jobs.cluster.connection import require_ray, settle_environment
 from pipeline.jobs.cluster.left_shards import shard_metadata
 from pipeline.jobs.models import load_extractor
-from pipeline.jobs.reindex_pictures import Face, StoredPictures, places
 from pipeline.jobs.shard_progress import ShardProgress, loading_models
 from pipeline.jobs.store import Store, open_store
 from pipeline.jobs.store_identity import make_identity, settings_of_generation
 from pipeline.matching.calibration import Calibration
 from pipeline.runtime.buckets import is_address
-from pipeline.store import MEASURED_SCHEMA, ShardFolder, StoreIdentity, remove_builds, vector_bytes
+from pipeline.store import (
+    MEASURED_SCHEMA,
+    ShardFolder,
+    StoreIdentity,
+    open_image,
+    read_object,
+    remove_builds,
+    vector_bytes,
+)
 from pipeline.types import OK, QUALITIES, Progress
 
 if TYPE_CHECKING:
@@ -71,6 +80,9 @@ CHANGEABLE: Final = ("align.margin_px", "align.resampling", "embed.centre", "run
 _TRIED: Final = 16  # photos, for the estimate
 _PAGE: Final = 8192  # photos per query for faces
 _FACE_BYTES: Final = 200  # of a face's catalog rows, without the vector
+LEAST_SHARE: Final = 0.8  # least side of the box in a stored picture, as a share of the network's input side
+_COMPARED: Final = 500  # faces embedded from both stored picture and photo, at most
+Face: TypeAlias = dict[str, Any]  # a row of `Store.unmeasured_faces`
 _Row: TypeAlias = dict[str, Any]  # of MEASURED_SCHEMA
 
 
@@ -109,7 +121,7 @@ def reindex(
     weights = None if settings.model.weights == AUTO else settings.model.weights
     if settings.run.engine == RAY:
         require_ray()
-    with open_store(path, _without_output_settings(settings), command="reindex") as store:
+    with open_store(path, settings, command="reindex") as store:
         store.unlock()
         with store.lock_reindex("reindex"):
             build = Reindex(store, next_identity(store, weights, values), progress, stop)
@@ -118,15 +130,6 @@ def reindex(
                 say(estimate)
             build.build()
             return {"weights": build.identity.weights, **store.generation_summary()}
-
-
-def _without_output_settings(settings: Settings) -> Settings:
-    """Resets what a store fixes to the defaults."""
-    defaults = Settings()
-    fixed = {section: getattr(defaults, section) for section in OUTPUT_SECTIONS}
-    run = dataclasses.replace(settings.run, mode=defaults.run.mode)
-    model = dataclasses.replace(settings.model, weights=AUTO)
-    return dataclasses.replace(settings, **fixed, run=run, model=model)
 
 
 def next_identity(store: Store, weights: str | None, changed: Mapping[str, Any]) -> StoreIdentity:
@@ -170,7 +173,8 @@ class Reindex:
         self._shown = ShardProgress(progress, stop)
         self._settings = settings_of_generation(store.settings, identity)
         self._decoder = Decoder(self._settings.decode)
-        self._pictures = StoredPictures(store, self._decoder)
+        self._keys: dict[int, bytes | None] = {}  # of accounts
+        self._compared = 0  # faces embedded from both stored picture and photo
         self._since = time.monotonic()  # the last commit
         self._photos = self._missing = self._missing_allowed = 0  # of photos with files; set by `estimate`
 
@@ -281,10 +285,10 @@ class Reindex:
             if row.status == OK:
                 counts["from_photos"] += len(photo)
                 rows += [_row(face, found) for face, found in zip(photo, row.faces, strict=True)]
-                cosines += self._pictures.cosines(extractor, photo, row.faces)
+                cosines += self._cosines(extractor, photo, row.faces)
                 continue
             for face in photo:
-                found = self._pictures.measured(extractor, face)
+                found = self._from_picture(extractor, face)
                 counts["from_pictures" if found else "without"] += 1
                 rows.append(_row(face, found))
         table, (since, self._since) = pa.Table.from_pylist(rows, MEASURED_SCHEMA), (self._since, time.monotonic())
@@ -299,13 +303,50 @@ class Reindex:
             image = None
         if image is None:
             return []
-        (table,) = extractor.extract([image], known=[places(photo)])
+        (table,) = extractor.extract([image], known=[_places(photo)])
         return [*zip(photo, faces_of_table(table), strict=True)]
+
+    def _from_picture(self, extractor: BatchExtractor, face: Face) -> ExtractedFace | None:
+        """Measures a face from its stored picture; None without one large enough."""
+        x1, y1, x2, y2 = (face[name] for name in ("x1", "y1", "x2", "y2"))
+        if face["image_sha256"] is None or min(x2 - x1, y2 - y1) < LEAST_SHARE * extractor.embedder.input_size:
+            return None
+        account, guid = face["account_id"], face["image_guid"]
+        if account not in self._keys:
+            self._keys[account] = self._store.image_key(account)
+        folder = self._store.folder
+        try:
+            data = open_image(folder, guid, read_object(folder, guid), face["image_sha256"], self._keys[account])
+            image = self._decoder(data)
+        except (StoreDamaged, ImageRejected):  # replaced since, or damaged, which `check` reports
+            return None
+        ((left, top),) = origins_of_cuts(np.array([[x1, y1, x2, y2]], np.float32))
+        moved = {name: face[name] - (left if name[0] == "x" else top) for name in ("x1", "y1", "x2", "y2")}
+        points = np.array(face["landmarks"], np.float32).reshape(5, 2) - (left, top)
+        place = face | moved | {"landmarks": points.ravel().tolist()}
+        (table,) = extractor.extract([image], known=[_places([place])])
+        return next(iter(faces_of_table(table)), None)
+
+    def _cosines(
+        self, extractor: BatchExtractor, photo: Sequence[Face], faces: Sequence[ExtractedFace]
+    ) -> Iterator[float]:
+        """For some faces, the cosine between photo and stored picture."""
+        for face, found in zip(photo, faces, strict=True):
+            if self._compared < _COMPARED and face["image_guid"] is not None:
+                picture = self._from_picture(extractor, face)
+                self._compared += picture is not None
+                if picture is not None:
+                    yield float(picture.embedding @ found.embedding)
 
     @cache  # noqa: B019  as long as the build
     def _load(self) -> BatchExtractor:
         with loading_models(self._stop), self._shown.meanwhile("loading the models"):
             return load_extractor(self._settings, self.identity, self._store.path, NETWORK_THREADS)
+
+
+def _places(faces: Sequence[Face]) -> pa.Table:
+    """The faces' places in an image (PLACES_SCHEMA)."""
+    return pa.Table.from_pylist(list(faces), PLACES_SCHEMA)
 
 
 def _clear(folder: ShardFolder) -> None:
@@ -325,7 +366,7 @@ def _manifest(photos: Sequence[Sequence[Face]]) -> pa.Table:
     rows = []
     for row, faces in enumerate(photos):
         path = faces[0]["path"]
-        known = {"sha256": faces[0]["sha256"], "bytes": faces[0]["bytes"], PLACES.name: places(faces).to_pylist()}
+        known = {"sha256": faces[0]["sha256"], "bytes": faces[0]["bytes"], PLACES.name: _places(faces).to_pylist()}
         action = {"action": SKIP, "status": ImageMissing.status} if path is None else {"action": EXTRACT, **known}
         rows.append({**plain, "row": row, "path": path or "", "file": os.fsencode(path or ""), **action})
     return pa.Table.from_pylist(rows, KNOWN_FACES_SCHEMA)

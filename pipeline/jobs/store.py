@@ -462,9 +462,7 @@ class Store(RunFiles):
     @verb
     def search(self, query: SearchQuery) -> list[FaceAnswer]:
         """Recognises the faces of an image. Raises ImageRejected."""
-        from pipeline.jobs.recognition import answers
-
-        return answers(self._recognition(), self.local, query)
+        return self._recognition().search(query)
 
     # Reading
 
@@ -533,10 +531,13 @@ class Store(RunFiles):
     def _recognition(self) -> IdentityService:
         """Raises ModelError, DeviceError."""
         if self.service is None:
-            from pipeline.jobs.recognition import load_service
+            from pipeline.extraction.images.decode import Decoder
+            from pipeline.jobs.models import load_extractor
+            from pipeline.people.service import IdentityService
 
             self.release()
-            self.service = load_service(self.local, self.settled)
+            extractor = load_extractor(self.settled, self.identity, self.path)
+            self.service = IdentityService(self.local, extractor, Decoder(self.settled.decode), self.settled)
         return self.service
 
     def directories(self, device: str | None = None) -> Directories:

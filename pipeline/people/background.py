@@ -1,4 +1,4 @@
-"""Background work of a server: long corrections, enrolment of transferred shards, compaction of posted embeddings."""
+"""Background work of a server: threads for long corrections and shards, and compaction of posted embeddings."""
 
 from __future__ import annotations
 
@@ -7,12 +7,10 @@ import os
 import sys
 import threading
 from collections.abc import Callable
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from typing import Final, ParamSpec, TypeVar
 
-from pipeline.extraction.images.decode import Decoder
 from pipeline.people.directory import Directories
-from pipeline.people.shards import Enroller
 from pipeline.store import LocalStore
 
 P = ParamSpec("P")
@@ -40,28 +38,6 @@ class LongWork:
         """Finishes the work in progress."""
         self._thread.shutdown()
         self.urgent.shutdown()
-
-
-class ShardEnroller:
-    """Enrols the shards of runs one at a time, in the server's directories."""
-
-    def __init__(self, client: LocalStore, directories: Directories, decoder: Decoder, urgent: Executor) -> None:
-        self._client = client
-        self._needed = decoder, directories, urgent
-        self._current: tuple[str, Enroller] | None = None
-
-    def enrol(self, run_id: str, shard: int) -> None:
-        """Decides and commits a shard; does nothing if it is committed, as a run may transfer it again. Raises
-        StoreError, TooManyDirectories."""
-        if shard in self._client.committed_shards(run_id):
-            return
-        run = self._client.run_row(run_id)
-        manifest = self._client.read_manifest(run, shard)
-        if self._current is None or self._current[0] != run_id:
-            self._current = run_id, Enroller(self._client, run, *self._needed)
-        self._current[1].commit(shard, manifest, self._client.read_run_shard(run_id, shard))
-        if shard + 1 == run.shards:
-            self._current = None  # frees faces
 
 
 def _lower_priority() -> None:

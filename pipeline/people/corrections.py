@@ -318,8 +318,7 @@ def _decide(plan: Plan, request: CorrectionRequest) -> None:
         case "hide" | "unhide":
             change = replace(change, ignored=request.kind == "hide")
         case "merge":
-            _merge(plan, persons, request)
-            changing = [] if change == NO_CHANGE else [merging.root_of_merge(plan.directory, request.person_ids)]
+            changing = [_merge(plan, persons, request)]
         case "unmerge":
             _unmerge(plan, request)
         case "not_same":
@@ -358,7 +357,8 @@ def _sets(plan: Plan, persons: Sequence[PersonRecord]) -> dict[str, set[str]]:
     return {members[0]: set(members) for members in sets}
 
 
-def _merge(plan: Plan, persons: Sequence[PersonRecord], request: CorrectionRequest) -> None:
+def _merge(plan: Plan, persons: Sequence[PersonRecord], request: CorrectionRequest) -> PersonRecord:
+    """Merges the persons; returns the root."""
     if request.origin == USER and len(_sets(plan, persons)) < 2:  # `PUT /merge` may repeat a merge
         raise CorrectionImpossible(detail="They are one person already.")
     parents = merging.merged_parents(plan.directory, request.person_ids)
@@ -366,6 +366,8 @@ def _merge(plan: Plan, persons: Sequence[PersonRecord], request: CorrectionReque
         plan.withdraw(broken_constraints(plan.client, plan.directory, parents))
     for person_id, parent_id in parents.items():
         plan.update(plan.directory.record(person_id), parent_id=parent_id)
+    root_id = next(iter(parents.values()), None) or plan.directory.root_id(persons[0].person_id)
+    return plan.directory.record(root_id)
 
 
 def _unmerge(plan: Plan, request: CorrectionRequest) -> None:

@@ -23,7 +23,7 @@ import numpy as np
 from pipeline.errors import InputError, RequestError, StoreError
 from pipeline.matching.references import IndexView, ReferenceIndex
 from pipeline.people.locks import DirectoryLock, PostLock
-from pipeline.people.records import Records, Stored, StoredDirectory
+from pipeline.people.records import Records, StoredDirectory
 from pipeline.runtime.device import HOST
 from pipeline.store import Change, Committed, LocalStore, References, Segment, segment_files
 
@@ -84,28 +84,16 @@ class Changed(NamedTuple):
 class Directory(Records):
     """The records and the reference index of one directory."""
 
-    def __init__(
-        self,
-        account_id: int,
-        name: str,
-        embedding_size: int,
-        stored: Stored,
-        device: str = HOST,
-        *,
-        quantized: bool = False,
-    ) -> None:
+    def __init__(self, stored: StoredDirectory, device: str = HOST, *, quantized: bool = False) -> None:
         """`quantized`: as for `ReferenceIndex`."""
         super().__init__(stored)
-        self.account_id = account_id
-        self.name = name
-        self.device = device
+        self.account_id, self.name, self.device = stored.account_id, stored.name, device
         self.lock = DirectoryLock()
         self.loaded = False
         self.in_doubt = False  # possibly inconsistent after a failed change: needs a reload
         self.changed = Changed()
-        self._stored = stored
         self._new_index = partial(ReferenceIndex, device=device, quantized=quantized)
-        self._size = embedding_size
+        self._size = stored.embedding_size
         self._reading = threading.Lock()  # held while the index is read
         self._maps = threading.Lock()  # held briefly; guards the fields below
         self._index = self._new_index(self._size)
@@ -309,8 +297,8 @@ class Directories:
         key = account_id, name
         with self._lock:
             if key not in self._loaded:
-                size, stored = self._client.identity.embedding_size, StoredDirectory(self._client, account_id, name)
-                self._loaded[key] = Directory(account_id, name, size, stored, self.device, quantized=self.quantized)
+                stored = StoredDirectory(self._client, account_id, name)
+                self._loaded[key] = Directory(stored, self.device, quantized=self.quantized)
             directory = self._loaded[key]
             self._uses[key] = self._uses.get(key, 0) + 1
         try:

@@ -19,26 +19,16 @@ def _records(directory: Directory, person_ids: Sequence[str], new: PersonRecord 
     return [*sorted(known, key=lambda person: person.seq), *inserted]
 
 
-def root_of_merge(directory: Directory, person_ids: Sequence[str]) -> PersonRecord:
-    """The root after a merge: the oldest root with children, else the oldest root; if none is a root, the root of the
-    oldest. Raises PersonUnknown."""
-    return _root_among(directory, _records(directory, person_ids))
-
-
-def _root_among(directory: Directory, persons: Sequence[PersonRecord]) -> PersonRecord:
-    roots = [person for person in persons if person.parent_id is None]
-    root = next((p for p in roots if directory.children(p.person_id)), roots[0] if roots else None)
-    return root or directory.record(directory.root_id(persons[0].person_id))
-
-
 def merged_parents(
     directory: Directory, person_ids: Sequence[str], new: PersonRecord | None = None
 ) -> dict[str, str | None]:
-    """The parents that a merge sets, by person. `new`: as in `_records`. Raises PersonUnknown."""
+    """The parents that a merge sets, by person. All get the oldest root with children, else the oldest root; if none is
+    a root, the root of the oldest. `new`: as in `_records`. Raises PersonUnknown."""
     persons = _records(directory, person_ids, new)
-    root = _root_among(directory, persons)
-    tops = dict.fromkeys(directory.root_id(person.person_id) for person in persons)
-    return {top: root.person_id for top in tops if top != root.person_id}
+    roots = [person.person_id for person in persons if person.parent_id is None]
+    tops = list(dict.fromkeys(directory.root_id(person.person_id) for person in persons))
+    root = next((root for root in roots if directory.children(root)), (roots or tops)[0])
+    return {top: root for top in tops if top != root}
 
 
 def unmerged(directory: Directory, person_ids: Sequence[str]) -> list[PersonRecord]:

@@ -137,10 +137,21 @@ class Poster:
         faces = [face for face in measured if face is not None]
         if len(faces) < len(measured):
             return None
-        sightings = [
-            _sighting(image, request, gate, ordinal, face, described=ordinal == described)
-            for ordinal, face in enumerate(faces)
-        ]
+        insertable, sightings = request.insert and request.update_person_id is None, []
+        for ordinal, face in enumerate(faces):
+            failed, (x1, y1, x2, y2) = failed_measures(face.qualities, gate), face.box
+            sightings.append(
+                Sighting(
+                    photo=0,
+                    ordinal=ordinal,
+                    face=face,
+                    image_hashes=(image.sha256, image.pixel_hash),
+                    allowed=insertable and (ordinal == described or request.insert_all),
+                    failed=failed,
+                    fit=max(x2 - x1, y2 - y1) >= request.min_size_px and not failed,
+                    new_id=str(uuid.uuid4()),
+                )
+            )
         guids = [str(uuid.uuid4()) for _ in sightings]
         return Post(image, request, Matcher(self._calibration, gate.threshold), sightings, guids, described)
 
@@ -232,29 +243,6 @@ def _with_pictures(image: DecodedImage, faces: Sequence[ExtractedFace]) -> list[
     """The faces with the pictures that references need."""
     cuts = cut_faces(image, np.array([face.box for face in faces], np.float32).reshape(-1, 4))
     return [replace(face, crop=face.crop or encode_reference_image(cut)) for face, cut in zip(faces, cuts, strict=True)]
-
-
-def _sighting(
-    image: PostedImage,
-    request: PostRequest,
-    gate: MatchSettings,
-    ordinal: int,
-    face: ExtractedFace,
-    *,
-    described: bool,
-) -> Sighting:
-    failed = failed_measures(face.qualities, gate)
-    x1, y1, x2, y2 = face.box
-    return Sighting(
-        photo=0,
-        ordinal=ordinal,
-        face=face,
-        image_hashes=(image.sha256, image.pixel_hash),
-        allowed=request.insert and request.update_person_id is None and (described or request.insert_all),
-        failed=failed,
-        fit=max(x2 - x1, y2 - y1) >= request.min_size_px and not failed,
-        new_id=str(uuid.uuid4()),
-    )
 
 
 def _results(

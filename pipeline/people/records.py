@@ -12,7 +12,7 @@ import re
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from pipeline.errors import PersonUnknown
 from pipeline.store import Change, Committed, LocalStore, Merges, PersonRecord, PersonRows, References, persons
@@ -25,31 +25,13 @@ _LONG_TAIL: Final = 4096  # fewer references are read as fast as written into a 
 _UUID: Final = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
-class Stored(Protocol):
-    """A directory's current rows in the catalog."""
-
-    def merges(self) -> Merges: ...
-
-    def persons(self, person_ids: Sequence[str]) -> PersonRows: ...
-
-    def persons_after(self, seq: int, count: int) -> PersonRows: ...
-
-    def persons_called(self, names: Sequence[str], external_ids: Sequence[str]) -> list[str]: ...
-
-    def is_picture(self, guid: str) -> bool: ...
-
-    def references(self) -> References: ...
-
-    def fold(self) -> None:
-        """Writes references without an index segment into one, if there are many."""
-
-
 class StoredDirectory:
-    """`Stored` of an open store."""
+    """A directory's current rows in the catalog."""
 
     def __init__(self, client: LocalStore, account_id: int, name: str) -> None:
         self._client = client
-        self._place = account_id, name
+        self.account_id, self.name = self._place = account_id, name
+        self.embedding_size = client.identity.embedding_size
 
     def merges(self) -> Merges:
         return self._client.ask(persons.merges, *self._place)
@@ -70,13 +52,14 @@ class StoredDirectory:
         return self._client.references(*self._place)
 
     def fold(self) -> None:
+        """Writes references without an index segment into one, if there are many."""
         self._client.fold_tails(_LONG_TAIL)
 
 
 class Records:
     """Any thread may read; the holder of the directory's lock calls `follow`. Methods raise StoreError."""
 
-    def __init__(self, stored: Stored) -> None:
+    def __init__(self, stored: StoredDirectory) -> None:
         self._stored = stored
         self._lock = threading.Lock()  # held briefly
         self._kept: dict[str, tuple[PersonRecord, int]] = {}  # with the last commit that each includes

@@ -16,16 +16,30 @@ from pipeline.config import MatchSettings, Settings
 from pipeline.errors import ObjectReplaced, ObjectUnknown, PersonUnknown, StoreDamaged, StoreError
 from pipeline.extraction.extractor import BatchExtractor
 from pipeline.extraction.images.decode import Decoder
-from pipeline.people.background import Housekeeper, LongWork, ShardEnroller
+from pipeline.matching.calibration import Calibration
+from pipeline.matching.score import strength, strong_score
+from pipeline.people.background import Housekeeper, LongWork
 from pipeline.people.batcher import MicroBatcher
 from pipeline.people.corrections import LONG, Corrections
 from pipeline.people.directory import Directories
 from pipeline.people.posts import Poster
+from pipeline.people.shards import Enroller
 from pipeline.people.types import PersonView, PostRequest, PostResult, StoredImage
 from pipeline.people.views import person_views
 from pipeline.runtime.device import resolve_device
 from pipeline.runtime.shared_lock import SharedLock
-from pipeline.store import Catalog, CorrectionAnswer, CorrectionRequest, LocalStore, PersonRecord
+from pipeline.store import (
+    Candidate,
+    Catalog,
+    CorrectionAnswer,
+    CorrectionRequest,
+    FaceAnswer,
+    LocalStore,
+    PersonRecord,
+    SearchQuery,
+    reference_origins,
+)
+from pipeline.types import QUALITIES
 
 _SWITCH_S: Final = 10.0  # that a switch waits for running requests, blocking new ones
 
@@ -37,7 +51,7 @@ class IdentityService:
     """
 
     def __init__(self, client: LocalStore, extractor: BatchExtractor, decoder: Decoder, settings: Settings) -> None:
-        self._client = client
+        self._client, self._decoder = client, decoder
         self.extractor = extractor
         # A quantized copy is faster on a CPU for the few faces of a request.
         self.directories = Directories(client, resolve_device(settings.run.device), quantized=True)
@@ -53,7 +67,7 @@ class IdentityService:
         unique = settings.serve.unique_external_ids
         self._corrections = Corrections(client, self.directories, decoder, unique_external_ids=unique)
         self._shard_work = LongWork("shards")
-        self._shards = ShardEnroller(client, self.directories, decoder, self._shard_work.urgent)
+        self._enroller: Enroller | None = None  # of the run whose shards are committed
         self._housekeeper = Housekeeper(client, self.directories)
 
     def load(self) -> None:
@@ -71,6 +85,32 @@ class IdentityService:
         if result.account_updated:
             self._housekeeper.note_change()
         return result
+
+    def search(self, query: SearchQuery) -> list[FaceAnswer]:
+        """Recognises the faces of an encoded image; candidates have the photo of their reference face, and a word for
+        the score. Stores nothing. Raises ImageRejected, Overloaded."""
+        request = PostRequest(threshold=query.threshold, insert=False, update=False, similar_limit=query.top)
+        faces = self._poster.post(query.account_id, query.directory, query.image, request).faces
+        shown = [match.person for face in faces for match in face.similar or ()]
+        shown += [face.person for face in faces if face.person is not None]
+        origins = self._client.ask(reference_origins, sorted({person.root.person_id for person in shown}))
+        strong = strong_score(Calibration.from_dict(self._client.identity.calibration), query.threshold)
+
+        def candidate(person: PersonView, score: float) -> Candidate:
+            root, origin = person.root, origins.get(person.root.person_id)
+            photo = None if origin is None else origin.path
+            return Candidate(root.person_id, root.name, root.external_id, score, photo, strength(score, strong))
+
+        return [
+            FaceAnswer(
+                box=face.face.box,
+                confidence=face.face.fields["confidence"],
+                quality={name: face.face.fields[name] for name in QUALITIES},
+                identity=None if face.person is None else candidate(face.person, face.score or 0.0),
+                similar=[candidate(match.person, match.score) for match in face.similar or ()],
+            )
+            for face in faces
+        ]
 
     # Reading
 
@@ -174,9 +214,22 @@ class IdentityService:
         return deleted
 
     def enrol_shard(self, run_id: str, shard: int) -> None:
-        """Decides and commits an extracted shard, at low priority. Raises StoreError."""
-        self._shard_work.do(self._shards.enrol, run_id, shard)
+        """Decides and commits an extracted shard, at low priority; does nothing if it is committed, as a run may
+        transfer it again. Raises StoreError, TooManyDirectories."""
+        self._shard_work.do(self._enrol, run_id, shard)
         self._housekeeper.note_change()
+
+    def _enrol(self, run_id: str, shard: int) -> None:
+        client, urgent = self._client, self._shard_work.urgent
+        if shard in client.committed_shards(run_id):
+            return
+        run = client.run_row(run_id)
+        manifest = client.read_manifest(run, shard)
+        if self._enroller is None or self._enroller.run_id != run_id:
+            self._enroller = Enroller(client, run, self._decoder, self.directories, urgent)
+        self._enroller.commit(shard, manifest, client.read_run_shard(run_id, shard))
+        if shard + 1 == run.shards:
+            self._enroller = None  # frees faces
 
     # Two generations
 

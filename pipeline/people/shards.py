@@ -110,7 +110,7 @@ class Enroller:
     ) -> None:
         """`decoder`: for pictures that neither the extraction nor `held` has. `urgent`: runs work under the locks."""
         self._client = client
-        self._run = run
+        self._run, self.run_id = run, run.run_id
         planned = MatchSettings(**run.settings["match"])
         self._gate = replace(planned, threshold=nearest_threshold(planned.threshold))
         calibration = Calibration.from_dict(client.identity.calibration)
@@ -141,28 +141,21 @@ class Enroller:
         """Optimistic: decides without the locks, validates and commits under them. After _FREE_TRIES failures, decides
         under the locks, so that posts cannot starve it."""
         for _ in range(_FREE_TRIES):
-            if urgently(self._urgent, self._commit_valid, shard, *self._prepare(shard)):
+            if urgently(self._urgent, self._commit_locked, shard, self._prepare(shard)):
                 return
-        urgently(self._urgent, self._decide_locked, shard)
+        urgently(self._urgent, self._commit_locked, shard, None)
 
-    def _commit_valid(self, shard: _Shard, parts: Sequence[_Part], files: PreparedShard) -> bool:
-        """Commits, or returns False if validation fails."""
+    def _commit_locked(self, shard: _Shard, decided: tuple[Sequence[_Part], PreparedShard] | None) -> bool:
+        """Commits and applies what was `decided` without the locks, or returns False if validation fails. None: decides
+        under the locks."""
         with self._directories.writing(*shard.directories.values()):
-            valid = not any(part.is_outdated() for part in parts)
-            if valid:
-                self._commit(shard, files)
-        return valid
-
-    def _decide_locked(self, shard: _Shard) -> None:
-        with self._directories.writing(*shard.directories.values()):
-            _, files = self._prepare(shard)
-            self._commit(shard, files)
-
-    def _commit(self, shard: _Shard, files: PreparedShard) -> None:
-        """Commits and applies to memory. The caller holds the directories' locks."""
-        committed = self._client.commit_prepared(files)
-        for change, done in zip(files.commit.changes, committed, strict=True):
-            shard.directories[change.directory].apply(change, done)
+            if decided is not None and any(part.is_outdated() for part in decided[0]):
+                return False
+            _, files = decided or self._prepare(shard)
+            committed = self._client.commit_prepared(files)
+            for change, done in zip(files.commit.changes, committed, strict=True):
+                shard.directories[change.directory].apply(change, done)
+        return True
 
     def _prepare(self, shard: _Shard) -> tuple[list[_Part], PreparedShard]:
         """Decides the shard and writes its files. If a picture's photo changed or vanished since the scan, removes its

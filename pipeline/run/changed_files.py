@@ -62,7 +62,7 @@ class StoredRows:
         table = pa.Table.from_batches(batches, KNOWN_FILES_SCHEMA)
         self.media_ids: list[int] = table["media_id"].to_pylist()
         self._hashes = table["sha256"].combine_chunks()
-        self._gone = table["gone_at"].is_valid().to_numpy()
+        self.gone = table["gone_at"].is_valid().to_numpy()  # [rows] an earlier run missed the row
         self.labels = table["label"].combine_chunks()  # digests
         self._paths, self._directories = (table[name].combine_chunks() for name in ("path", "directory"))
         self._met = bytearray(len(table))  # found in the source
@@ -125,13 +125,9 @@ class StoredRows:
         """A path's media ids."""
         return [self.media_ids[number] for number in self._by_key[key]]
 
-    def is_gone(self, number: int) -> bool:
-        """Whether an earlier run missed the row."""
-        return bool(self._gone[number])
-
     def was_missed(self, key: RowKey) -> bool:
         """Whether an earlier run missed the path."""
-        return all(self._gone[number] for number in self._by_key[key])
+        return all(self.gone[number] for number in self._by_key[key])
 
 
 class ChangedLabels:
@@ -161,10 +157,6 @@ class ChangedLabels:
         """Stored row -> current label, and whether the bytes are the same."""
         self._compare()
         return self._changes
-
-    def same_before(self, one: int, other: int) -> bool:
-        """Whether two stored rows had the same label."""
-        return bool(self._stored[one].as_py() == self._stored[other].as_py())
 
     def _compare(self) -> None:
         if not self._waiting:
@@ -222,7 +214,7 @@ class Comparison:
         number = self.stored.with_hash(row.key, row.sha256) if row.unread is None else row.unread
         if number is None:
             return False
-        if self.stored.is_gone(number) and row.problem is None:
+        if self.stored.gone[number] and row.problem is None:
             self._back.append(self.stored.media_ids[number])
             self.back += 1
         if row.file is not None and row.file.state is not None:
@@ -259,12 +251,12 @@ class Comparison:
         """The stored photos with a changed label, by directory, including earlier contents of their paths with the same
         old label."""
         found: dict[str, list[LabelChange]] = {}
-        changes = self._labels.changes()
+        changes, before = self._labels.changes(), self.stored.labels
         for number, (label, same_bytes) in changes.items():
             key = self.stored.key(number)
             versions = (other for other in self.stored.numbers(key) if other not in changes or other == number)
             for version in versions:
-                if self._labels.same_before(version, number):
+                if before[version].as_py() == before[number].as_py():
                     found.setdefault(key[1], []).append((self.stored.media_ids[version], *label, same_bytes))
         return found
 

@@ -1,4 +1,4 @@
-"""Plans a run: which rows of the source the store lacks (`comparison`).
+"""Plans a run: which rows of the source the store lacks (`changed_files`).
 
 Images whose bytes are stored are not decoded again; a row given twice counts once.
 """

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
@@ -33,6 +33,20 @@ DECIDE: Final = "decide"  # with pictures of new references, and commits
 
 DETECTION: Final = (PNET, RNET, ONET)
 MODEL_STAGES: Final = (IMAGES, *DETECTION, CROP, QUALITY, EMBED, SECOND_MODEL)
+DECODING, NETWORKS = "decoding", "networks"
+# part -> group -> stages, in a run's order. Parts have separate threads.
+PARTS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
+    "scan": {"hashing": (SCAN,)},
+    "models": {"loading": (LOAD,)},
+    DECODING: {"reading": (READ, HASH), "decoding": (DECODE,)},
+    NETWORKS: {
+        "decoding": (JPEGS,),
+        "detection": (IMAGES, *DETECTION),
+        "crops and quality": (CROP, QUALITY, ENCODE),
+        "embedding": (EMBED, SECOND_MODEL),
+    },
+    "store": {"writing": (WRITE,), "deciding": (DECIDE,)},
+}
 
 # What workers can wait for.
 FOR_IMAGES: Final = "images"  # not decoded yet

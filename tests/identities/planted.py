@@ -18,7 +18,7 @@ from pipeline.extraction.images.decode import Decoder
 from pipeline.extraction.rows import CROP, face_schema
 from pipeline.matching.calibration import Calibration
 from pipeline.people.directory import Directory
-from pipeline.people.records import by_age
+from pipeline.people.records import StoredDirectory, by_age
 from pipeline.people.rules import row_of
 from pipeline.people.service import IdentityService
 from pipeline.people.types import FaceResult, PersonView, PostRequest, PostResult
@@ -150,11 +150,11 @@ class _Rows(PersonRows):
         return list(self._records)  # type: ignore[attr-defined]
 
 
-class PlantedPeople:
+class PlantedPeople(StoredDirectory):
     """What a store would hold of a directory."""
 
-    def __init__(self, size: int) -> None:
-        self.size = size
+    def __init__(self, size: int) -> None:  # without a store
+        self.account_id, self.name, self.embedding_size = 1, "main", size
         self.number = 0  # of the last commit
         self.people: dict[str, PersonRecord] = {}
         self.faces: dict[str, FaceVector] = {}  # by person
@@ -185,7 +185,7 @@ class PlantedPeople:
         return References(
             self.number,
             [],
-            np.array([face.embedding for face in faces], np.float32).reshape(-1, self.size),
+            np.array([face.embedding for face in faces], np.float32).reshape(-1, self.embedding_size),
             np.array([record.seq for record in known], np.int64),
             [record.person_id for record in known],
             [face.image_hashes for face in faces],
@@ -198,7 +198,7 @@ class PlantedDirectory(Directory):
 
     def __init__(self, size: int = SIZE, planted: PlantedPeople | None = None) -> None:
         self.planted = planted or PlantedPeople(size)
-        super().__init__(1, "main", size, self.planted)
+        super().__init__(self.planted)
         self.load()
 
 

@@ -83,7 +83,7 @@ def extractor(extractor: BatchExtractor) -> BatchExtractor:
 @pytest.fixture
 def loaded_once(extractor: BatchExtractor, monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs and searches take the session's models instead of loading them again."""
-    for module in ("run.stages", "jobs.recognition"):
+    for module in ("run.stages", "jobs.models"):
         monkeypatch.setattr(f"pipeline.{module}.load_extractor", lambda *_: extractor)
 
 

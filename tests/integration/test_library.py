@@ -22,7 +22,7 @@ from pipeline.store import export
 from tests.serve.served import serving
 
 SETTINGS = {"run.device": "cpu", "run.threads": 1}
-LOADERS = ("jobs.models", "jobs.recognition", "run.stages", "evaluation.portraits")
+LOADERS = ("jobs.models", "run.stages", "evaluation.portraits")
 
 
 @pytest.fixture(scope="module", autouse=True)

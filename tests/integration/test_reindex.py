@@ -24,7 +24,7 @@ from pipeline.errors import (
     UsageError,
 )
 from pipeline.evaluation.reindexing import report_reindex
-from pipeline.jobs import reindex_pictures
+from pipeline.jobs import reindex as building
 from pipeline.jobs.people import People
 from pipeline.jobs.reindex import Estimate, reindex
 from pipeline.jobs.store import open_store
@@ -168,7 +168,7 @@ def test_what_the_former_model_corrected_is_undone_by_the_new_one(
             people.move(face, "Eileen")
     for face in references:
         Path(faces[face]["path"]).unlink()
-    monkeypatch.setattr(reindex_pictures, "LEAST_SHARE", 100.0)
+    monkeypatch.setattr(building, "LEAST_SHARE", 100.0)
     summary = build(store, by(settings, "sface"), missing_too=True)
     assert summary["without_reference"] == 1  # Grace
     assert summary["stand_ins"] == 1

@@ -34,6 +34,7 @@ from pipeline.errors import (
 )
 from pipeline.extraction.extractor import BatchExtractor
 from pipeline.jobs import models
+from pipeline.jobs.models import load_extractor
 from pipeline.jobs.store_identity import make_identity
 from pipeline.run.dry_run import dry_run
 from pipeline.run.run import RunRequest, abandon, extract, group, run, scan
@@ -581,4 +582,4 @@ def test_a_device_without_room_for_the_models_is_an_error_with_a_way_out(
 
     monkeypatch.setattr(models, "load_detector", full)
     with pytest.raises(DeviceOutOfMemory, match=r"Tried to allocate 2\.00 MiB.*End what else uses it"):
-        models.load_extractor(settings, make_identity(settings), tmp_path)
+        load_extractor(settings, make_identity(settings), tmp_path)

@@ -381,7 +381,7 @@ def test_a_name_that_cannot_be_kept_is_refused(store: Path, name: str) -> None:
 
 @pytest.mark.usefixtures("served")
 def test_an_open_store_recognises_by_its_corrections(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pipeline.jobs.recognition.load_extractor", lambda *_: CodedExtractor(SIZE))
+    monkeypatch.setattr("pipeline.jobs.models.load_extractor", lambda *_: CodedExtractor(SIZE))
     with pipeline.open_store(store) as opened:
 
         def who(face: Shown) -> str | None:

@@ -8,13 +8,16 @@ import threading
 
 import pytest
 
-from pipeline.jobs.profile import DECODING, NETWORKS, PARTS, STAGES, make_profile
+from pipeline.jobs.profile import STAGES, make_profile
 from pipeline.runtime.stage_times import (
     DECIDE,
     DECODE,
+    DECODING,
     EMBED,
     FOR_IMAGES,
     FOR_MODELS,
+    NETWORKS,
+    PARTS,
     PNET,
     READ,
     SCAN,

@@ -697,7 +697,7 @@ from pipeline.matching.match import Matcher
 from pipeline.people.directory import Directory
 from pipeline.people.records import StoredDirectory
 with LocalStore.open(store, command="x", reading=True) as client:
-    directory = Directory(1, "main", SIZE, StoredDirectory(client, 1, "main"))
+    directory = Directory(StoredDirectory(client, 1, "main"))
     directory.load()
     print(sorted(record.name for record in directory.everybody()))
     try:

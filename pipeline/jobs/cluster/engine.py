@@ -45,7 +45,6 @@ class _Worker:
         self.started: Any = self.actor.start.remote()
         self.node: str | None = None  # once started
         self.calls: dict[Any, int] = {}  # awaited answers, and their shards
-        self.last: Done | None = None
         self._heard = time.monotonic()  # when it last answered, or had nothing to answer
 
     def extract(self, shard: Shard) -> None:
@@ -90,7 +89,7 @@ class RayEngine:
         self._wanted = 0
         self._deaths = 0  # since a shard was done
         self._alone_since = 0.0  # when no started worker was left
-        self._ended: list[Done] = []  # last answers of ended workers
+        self._answers: dict[str, Done] = {}  # each worker's last one, also of ended workers
 
     def run_shards(
         self, shards: Iterable[tuple[int, pa.Table]], advance: Callable[[int], None]
@@ -125,7 +124,7 @@ class RayEngine:
     def work_done(self) -> WorkDone:
         """What all workers did so far."""
         work = WorkDone()
-        for done in self._answers():
+        for done in self._answers.values():
             work = work.and_on(done.work)
         return replace(work, device=work.device and f"Ray ({self._wanted} x {work.device})")
 
@@ -137,11 +136,7 @@ class RayEngine:
     @property
     def cpu_s(self) -> float:
         """Of all workers so far."""
-        return sum(done.cpu_s for done in self._answers())
-
-    def _answers(self) -> list[Done]:
-        """Each worker's last answer."""
-        return [*self._ended, *(worker.last for worker in self._workers.values() if worker.last)]
+        return sum(done.cpu_s for done in self._answers.values())
 
     def _start(self, assignments: Assignments, stack: ExitStack) -> None:
         """Joins or starts the cluster, starts the workers, and waits for the first."""
@@ -219,13 +214,14 @@ class RayEngine:
         worker.node = node.name
 
     def _note(self, worker: _Worker, done: Done) -> None:
-        if worker.last is not None and done.cpu_s < worker.last.cpu_s:
+        last = self._answers.get(worker.name)
+        if last is not None and done.cpu_s < last.cpu_s:
             return  # two answers arrived in reverse order
-        before: Mapping[str, tuple[int, float]] = worker.last.stages if worker.last else {}
+        before: Mapping[str, tuple[int, float]] = last.stages if last else {}
         for stage, (calls, seconds) in done.stages.items():
             earlier = before.get(stage, (0, 0.0))
             self._times.add(stage, calls - earlier[0], seconds - earlier[1])
-        worker.last = done
+        self._answers[worker.name] = done
 
     def _lose(self, worker: _Worker, reason: str, assignments: Assignments) -> None:
         """Replaces a lost worker. Raises ClusterFailed if they keep ending."""
@@ -233,8 +229,6 @@ class RayEngine:
         _log.warning("A Ray worker on %s is gone: %s", where, reason)
         worker.end()
         del self._workers[worker.name]
-        if worker.last is not None:
-            self._ended.append(worker.last)
         if worker.node and not any(each.node for each in self._workers.values()):
             self._alone_since = time.monotonic()
         assignments.lost(worker.name, f"the worker on {where} ended: {reason}")
@@ -255,8 +249,6 @@ class RayEngine:
 
     def _end_workers(self) -> None:
         for worker in self._workers.values():
-            if worker.last is not None:
-                self._ended.append(worker.last)
             worker.end()
         self._workers = {}
 
