@@ -71,7 +71,7 @@ def is_deletable(relative: str) -> bool:
 # Right after a commit
 
 
-def unlink_after_commit(store: OpenStore) -> None:
+def unlink_after_commit(store: Catalog | OpenStore) -> None:
     """Deletes the listed files. Errors are only logged: the commit must not be reported as failed."""
     try:
         unlink_pending(store)
@@ -79,7 +79,7 @@ def unlink_after_commit(store: OpenStore) -> None:
         _log.warning("files that are no longer needed could not be deleted yet: %s", exc)
 
 
-def unlink_pending(store: OpenStore) -> None:
+def unlink_pending(store: Catalog | OpenStore) -> None:
     """Deletes the listed files. Raises StoreFull, StoreUnwritable."""
     while store.submit(_unlink_some):
         pass

@@ -113,12 +113,17 @@ class LocalStore(RunFiles):
             self._thread.shutdown()
             self._lock.release()
             raise
-        self._after_switch: int | None = None  # see `after_switch`
-        # The next free ids, reserved in memory only: after a crash nothing refers to them.
-        next_ids = "SELECT next_media_id, next_face_id FROM core.store"
-        self._next_ids = [*map(int, self.submit(Catalog.rows, next_ids)[0])]
+        self._at: int | None = None  # see `at`
         self._ids_lock = threading.Lock()
         self._group = commit.GroupCommit(self.begin)
+        try:
+            erasure.finish(self, read_only=self._catalog.read_only)
+            # The next free ids, reserved in memory only: after a crash nothing refers to them.
+            next_ids = "SELECT next_media_id, next_face_id FROM core.store"
+            self._next_ids = [*map(int, self.submit(Catalog.rows, next_ids)[0])]
+        except BaseException:
+            self.close()
+            raise
 
     @classmethod
     def open(cls, path: Path | str, *, command: str, repair: bool = False, reading: bool = False) -> LocalStore:
@@ -173,7 +178,7 @@ class LocalStore(RunFiles):
     @property
     def generation(self) -> int:
         """The current one's number."""
-        return next(iter(self._catalog.generations)) if self._after_switch is None else self._after_switch
+        return next(iter(self._catalog.generations)) if self._at is None else self._at
 
     @property
     def generations(self) -> Mapping[int, Generation]:
@@ -207,7 +212,7 @@ class LocalStore(RunFiles):
     def _work(self, work: Callable[[Catalog], T], answer: Future[T]) -> None:
         """On the catalog's thread. The checkpoint is queued, so that waiting work runs before it."""
         try:
-            with self._catalog.at(self._after_switch):
+            with self._catalog.at(self._at):
                 answer.set_result(work(self._catalog))
         except BaseException as exc:  # noqa: BLE001  raised in the thread that waits
             answer.set_exception(exc)
@@ -368,17 +373,20 @@ class LocalStore(RunFiles):
         """Makes the newer generation current, with `back` the older one. Raises ReindexMissing."""
         self.submit(reindex.switch, back=back)
 
-    def after_switch(self) -> LocalStore:
-        """This store as if its newer generation were current, to compute a change with it. Committing the change
-        switches in the same transaction. Raises ReindexMissing."""
+    def at(self, generation: int) -> LocalStore:
+        """This store as if this generation were current. Committing a change switches to it in the same transaction."""
         store = copy.copy(self)
-        store._after_switch = self.submit(reindex.newer)
+        store._at = generation
         return store
+
+    def after_switch(self) -> LocalStore:
+        """This store at its newer generation, to compute a change with it. Raises ReindexMissing."""
+        return self.at(self.submit(reindex.newer))
 
     @property
     def is_after_switch(self) -> bool:
-        """Whether `after_switch` returned it."""
-        return self._after_switch is not None
+        """Whether `at` returned it."""
+        return self._at is not None
 
     def drop_generation(self, *, older: bool = False) -> None:
         """Deletes the newer generation and its files, with `older` the formerly current one. Raises ReindexMissing."""
@@ -575,7 +583,6 @@ def _open(
     try:
         problems = [] if loss is None else loss.accept(catalog)
         cleanup.sweep(catalog)
-        erasure.finish(catalog)
     except BaseException:
         catalog.close()
         raise

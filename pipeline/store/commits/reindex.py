@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from pipeline.errors import ReindexMissing, ReindexUnderWay, StoreError
 from pipeline.store import cleanup
-from pipeline.store.catalog.connection import Catalog, OpenStore, StoreAt
+from pipeline.store.catalog.connection import Catalog, OpenStore
 from pipeline.store.catalog.opening import generation_row, read_generations, utc_now
 from pipeline.store.catalog.references import add_embedding_shard
 from pipeline.store.commits.removal import bury_references, remove_unshown_images, remove_unshown_posts
@@ -156,7 +156,7 @@ def commit_measured(store: OpenStore, faces: pa.Table, counts: Mapping[str, Any]
         store.submit(_commit_measured, write_measured(store.folder, other, faces, file), counts)
     finally:
         store.submit(_discard_unnamed, file)
-    rewrite_stale_shards(StoreAt(store, other.number))  # drops faces removed meanwhile
+    rewrite_stale_shards(store.at(other.number))  # drops faces removed meanwhile
 
 
 def _discard_unnamed(catalog: Catalog, file: str) -> None:
