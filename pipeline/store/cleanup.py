@@ -46,6 +46,7 @@ _QUARANTINE_S = 7 * 24 * 3600.0
 _AT_ONCE: Final = 500  # files; requests run in between
 # Other folders are never touched, whatever the table says.
 _DELETABLE = frozenset({"embeddings", "objects", "references", "runs"})
+_NAMED: Final = "SELECT file FROM core.embedding_shards UNION ALL SELECT file FROM core.segments"
 
 
 # Listing
@@ -210,5 +211,11 @@ def unnamed_files(catalog: Catalog) -> set[str]:
         paths = [path for part in ("embeddings", "references") for path in root.glob(f"{part}/*/*")]
         files = [path for path in paths if path.is_file() and catalog.folder.holds(path)]
     found = {path.relative_to(root).as_posix() for path in files}
-    named = catalog.column("SELECT file FROM core.embedding_shards UNION ALL SELECT file FROM core.segments")
-    return found.difference(named, pending_files(catalog))
+    return found.difference(catalog.column(_NAMED), pending_files(catalog))
+
+
+def discard_unnamed(catalog: Catalog, file: str) -> None:
+    """After a commit that may have failed: deletes its embedding shard or index segment if no row names it."""
+    if not catalog.rows(f"SELECT 1 FROM ({_NAMED}) WHERE file = ?", [file]):
+        with suppress(StoreError):
+            catalog.folder.unlink(file)
