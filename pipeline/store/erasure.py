@@ -91,8 +91,8 @@ def rewrite_shards(store: OpenStore, rows: Sequence[ShardRow]) -> None:
             shards.require_hash(store.folder, file, sha256)
         table = pa.concat_tables([shards.read_parquet(store.folder, file) for file in files])
         kept = table.filter(pc.is_in(table["face_id"], faces))
-        metadata = shards.embedding_metadata(store.identity, store.generation)
-        written = shards.write_embeddings(store.folder, shards.rewritten_file(files[0]), kept, metadata)
+        generation = store.generations[store.generation]
+        written = shards.write_embeddings(store.folder, shards.rewritten_file(files[0]), kept, generation)
     store.submit(_replace_shards, ids, files, written)
     unlink_pending(store)
 

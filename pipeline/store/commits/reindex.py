@@ -120,7 +120,7 @@ def write_measured(folder: Folder, other: Generation, faces: pa.Table, file: str
     if len(vectors):
         embeddings = shards.vectors_of_bytes(vectors["embedding"], other.identity.embedding_size)
         rows = shards.embedding_rows(vectors["face_id"].to_numpy(), embeddings)
-        written = shards.write_embeddings(folder, file, rows, shards.embedding_metadata(other.identity, other.number))
+        written = shards.write_embeddings(folder, file, rows, other)
     return MeasuredFaces(other.identity.model, faces, written)
 
 

@@ -86,8 +86,8 @@ def write_files(
     written = None
     if tables["embeddings"].num_rows:
         file = shards.embedding_file(store.generation, commit.run_id, commit.shard)
-        metadata = shards.embedding_metadata(store.identity, store.generation)
-        written = shards.write_embeddings(store.folder, file, tables["embeddings"], metadata)
+        generation = store.generations[store.generation]
+        written = shards.write_embeddings(store.folder, file, tables["embeddings"], generation)
     measured = None
     other = store.submit(lambda catalog: catalog.other)
     if other is not None and commit.measured is not None and commit.measured[0] == other.identity.model:
