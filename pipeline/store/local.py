@@ -34,8 +34,8 @@ from pipeline.store.catalog import (
     media,
     opening,
     people,
+    persons,
     references,
-    replaced_images,
     runs,
 )
 from pipeline.store.catalog.connection import Catalog, cleaning_up, each_generation
@@ -265,7 +265,7 @@ class LocalStore(RunFiles):
     picture_of_face = _on_catalog(references.picture_of_face)
     faces_of_media = _on_catalog(media.faces_of_media)
     forgotten_faces = _on_catalog(forgotten.forgotten_faces)
-    image_was_replaced = _on_catalog(replaced_images.was_replaced)
+    image_was_replaced = _on_catalog(persons.was_replaced)
     media_of_rows = _on_catalog(media.media_of_rows)
     pending_embeddings = _on_catalog(compaction.count_pending)
 
@@ -431,7 +431,7 @@ class LocalStore(RunFiles):
             for part in each_generation(self):
                 moved += compaction.compact(part, min_pending)
                 deque(segments.fold(part, min_pending), 0)
-            self.submit(replaced_images.forget_old)
+            self.submit(persons.forget_replaced)
             return moved
 
     # Images

@@ -165,7 +165,7 @@ def _write(store: OpenStore, plan: _Plan) -> None:
     rows = SegmentRows.joined(parts)
     if len(rows):
         secrets = store.submit(SegmentSecrets.of)
-        key = SegmentKey(secrets.store, store.generation, plan.directory, store.identity.embedding_size)
+        key = SegmentKey(secrets.store, store.generation, plan.directory, rows.vectors.shape[1])
         first, last = int(rows.seq[0]), int(rows.seq[-1])
         file = f"references/g{store.generation:04d}/{plan.directory}-{first}-{str(uuid.uuid4())[:8]}.segment"
         try:

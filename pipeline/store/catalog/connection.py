@@ -363,9 +363,6 @@ class OpenStore(Protocol):
     def folder(self) -> Folder: ...
 
     @property
-    def identity(self) -> StoreIdentity: ...
-
-    @property
     def generation(self) -> int: ...
 
     @property

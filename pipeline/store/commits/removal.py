@@ -11,7 +11,7 @@ from collections.abc import Sequence, Set
 
 from pipeline.errors import StoreError
 from pipeline.store import cleanup
-from pipeline.store.catalog import files, forgotten, pages, replaced_images
+from pipeline.store.catalog import files, forgotten, pages, persons
 from pipeline.store.catalog.connection import Catalog
 from pipeline.store.catalog.corrections import rows_of_json, to_json
 from pipeline.store.catalog.references import last_in_segments
@@ -59,7 +59,7 @@ def drop_references(catalog: Catalog, directory: int, person_ids: Sequence[str],
     remembered as replaced."""
     pictures = _delete_references(catalog, directory, person_ids, erase=False)
     _remove_images(catalog, [guid for guid, _ in pictures])
-    replaced_images.add(catalog, [picture for picture in pictures if picture[1] not in gone])
+    persons.add_replaced(catalog, [picture for picture in pictures if picture[1] not in gone])
 
 
 def _delete_references(
