@@ -281,7 +281,6 @@ class LocalStore(RunFiles):
     faces_to_regroup = _on_catalog(corrections.faces_to_regroup)
     facts_about = _on_catalog(corrections.facts_about)
     last_merges = _on_catalog(corrections.last_merges)
-    photos_of_both = _on_catalog(people.photos_of_both)
     photos_of_runs = _on_catalog(corrections.photos_of_runs)
     pinned_faces = _on_catalog(corrections.pinned_faces)
     reference_faces = _on_catalog(corrections.reference_faces)
@@ -369,9 +368,7 @@ class LocalStore(RunFiles):
             self.fold_tails()
         return done
 
-    def switch_generation(self, *, back: bool = False) -> None:
-        """Makes the newer generation current, with `back` the older one. Raises ReindexMissing."""
-        self.submit(reindex.switch, back=back)
+    switch_generation = _on_catalog(reindex.switch)
 
     def at(self, generation: int) -> LocalStore:
         """This store as if this generation were current. Committing a change switches to it in the same transaction."""
@@ -396,6 +393,7 @@ class LocalStore(RunFiles):
         self.unlink_needless()
 
     read_table = read_table
+    export = export_store
 
     def delete_directory(self, account_id: int, name: str) -> int:
         """Returns the number of deleted persons. Later runs may import the photos into another directory. The caller
@@ -415,9 +413,6 @@ class LocalStore(RunFiles):
         repaired = repair_store(self, report) if repair else []
         last = check_store(self, progress, unfinished) if repaired else report
         return replace(last, repaired=[*self.lost, *repaired])
-
-    def export(self, to: Path) -> dict[str, int]:
-        return export_store(self, to)
 
     def fold(self, min_pending: int = 1) -> int:
         """Erases what commits removed; moves pending embeddings into shards if at least `min_pending` wait, and
@@ -501,12 +496,7 @@ class LocalStore(RunFiles):
         key = self.image_key(shard_commit.account_id)
         return shard.write_files(self, shard_commit, tables, key)
 
-    def commit_prepared(self, prepared: shard.PreparedShard) -> list[Committed]:
-        """Commits a prepared shard durably and atomically; returns the results of its changes.
-
-        Raises StoreError; TooManyDirectories if the account would exceed MAX_DIRECTORIES.
-        """
-        return self.submit(shard.commit_rows, prepared)
+    commit_prepared = _on_catalog(shard.commit_rows)
 
     def settle_shard(self) -> None:
         """Clean-up after a committed shard: deletes files, and writes references that fill a segment. Runs in pieces

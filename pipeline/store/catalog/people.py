@@ -150,24 +150,6 @@ def best_faces(catalog: Catalog, person_ids: Sequence[str], count: int) -> pa.Ta
     )
 
 
-def photos_of_both(catalog: Catalog, pairs: Sequence[tuple[Sequence[str], Sequence[str]]]) -> list[int]:
-    """For each pair of groups of records, the number of photos of runs that show both."""
-    rows = [(k, side, p) for k, pair in enumerate(pairs) for side, ids in enumerate(pair) for p in ids]
-    wanted = pa.table({"pair": [r[0] for r in rows], "side": [r[1] for r in rows], "person": [r[2] for r in rows]})
-    found = [0] * len(pairs)
-    with catalog.tables(wanted_pairs=wanted):
-        for pair, photos in catalog.rows(
-            """
-            WITH shown AS (SELECT DISTINCT w.pair, w.side, f.media_id FROM wanted_pairs w
-                JOIN core.faces f ON f.person_id = w.person::UUID)
-            SELECT a.pair, count(*) FROM shown a JOIN shown b ON b.pair = a.pair AND b.media_id = a.media_id
-            WHERE a.side = 0 AND b.side = 1 GROUP BY a.pair
-            """
-        ):
-            found[pair] = photos
-    return found
-
-
 def faces_to_compare(catalog: Catalog, account_id: int, directory: str) -> pa.Table:
     """face_id, path, ordinal, person_id (the root), name, label, stated, joined, files (of the vectors in both
     generations): faces of named people with a vector in a shard of each generation.

@@ -97,8 +97,10 @@ def write_files(
 
 
 def commit_rows(catalog: Catalog, prepared: PreparedShard) -> list[Committed]:
-    """The transaction; returns the results of the shard's changes. Raises TooManyDirectories, StoreError, with no
-    effect."""
+    """Commits a prepared shard durably and atomically; returns the results of its changes.
+
+    Raises StoreError; TooManyDirectories if the account would exceed MAX_DIRECTORIES.
+    """
     commit, now = prepared.commit, utc_now()
     new = {f"new_{name}": table for name, table in prepared.tables.items()}
     with catalog.tables(**new), catalog.transaction("commit_shard"):
