@@ -95,14 +95,11 @@ def _unlink_some(catalog: Catalog) -> bool:
             catalog.folder.quarantine(file)
         else:
             catalog.folder.unlink(file)
-    _clear(catalog, files[:_AT_ONCE])
-    return len(files) > _AT_ONCE
-
-
-def _clear(catalog: Catalog, paths: Sequence[str]) -> None:
-    if paths:
+    if files:
+        cleared = "DELETE FROM core.pending_deletes WHERE path IN (SELECT unnest(?::VARCHAR[]))"
         with catalog.transaction("clear_deletes"):
-            catalog.execute("DELETE FROM core.pending_deletes WHERE path IN (SELECT unnest(?::VARCHAR[]))", [paths])
+            catalog.execute(cleared, [files[:_AT_ONCE]])
+    return len(files) > _AT_ONCE
 
 
 # Images before their transaction
