@@ -50,7 +50,6 @@ FACE_COLUMNS: Final = (*_WHOSE, *_WHY)  # set by corrections
 _FACE: Final = ("face_id", "ordinal", *_WHOSE)  # of a posted face
 _PLACE: Final = ("x1", "y1", "x2", "y2", "landmarks", "confidence")
 _DETECTION: Final = (*_PLACE, *QUALITIES)
-_ABOUT: Final = ("face_id", "person_id", "other_id")  # of constraints
 _THESE: Final = "(SELECT unnest(?::UUID[]))"
 _MOST: Final = 32  # per transaction; more would delay the first
 _FEW_UPDATED: Final = 16  # up to this many rows, single updates are faster than an Arrow table
@@ -256,8 +255,7 @@ def _numbered(catalog: Catalog, changes: Sequence[Change], now: datetime) -> lis
         seqs = {person_id: next(free_seqs) for person_id in new}
         references = {p: seqs.get(p) or next(free_seqs) for p, face_id in chosen.items() if face_id is not None}
         number, position = (next(free_corrections), next(free_seqs)) if change.is_logged else (None, 0)
-        drawn = Fact("", correction_id=number, origin=change.origin, stated_at=now)
-        after = _complete(change.after, seqs, drawn)
+        after = _complete(change, seqs, number, now)
         parts.append(_Numbered(change, directories[place], after, seqs, references, number, position))
     photos = [change.photo for change in changes if change.photo is not None]
     seq, correction_id = next(free_seqs), next(free_corrections)
@@ -282,13 +280,14 @@ def _directory(catalog: Catalog, change: Change, now: datetime) -> int:
     return number or 0
 
 
-def _complete(after: Rows, seqs: Mapping[str, int], drawn: Fact) -> Rows:
+def _complete(change: Change, seqs: Mapping[str, int], number: int | None, now: datetime) -> Rows:
     """Adds numbers of new persons and origins of new constraints. Constraints restored by an undo have theirs."""
+    after = change.after
     if not seqs and not after.facts:
         return after
     persons = {p: {**(columns or {}), "seq": seqs[p]} if p in seqs else columns for p, columns in after.persons.items()}
     facts = [
-        fact if fact.origin else replace(drawn, kind=fact.kind, **{name: getattr(fact, name) for name in _ABOUT})
+        fact if fact.origin else replace(fact, correction_id=number, origin=change.origin, stated_at=now)
         for fact in after.facts
     ]
     return replace(after, persons=persons, facts=facts)
