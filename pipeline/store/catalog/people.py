@@ -98,16 +98,9 @@ def faces_of_people(catalog: Catalog, person_ids: Sequence[str]) -> pa.Table:
     """face_id, person_id, path, outcome, similarity_score, x1, y1, x2, y2, reference, stated: the faces of these
     records, by path (null: posted). `reference`: it is the record's reference; `stated`: an `is` constraint assigns it.
     """
-    return catalog.read(
-        f"""
-        WITH wanted AS MATERIALIZED (
-            SELECT face_id, 0::DOUBLE AS place FROM core.faces WHERE person_id IN (SELECT unnest($2::UUID[]))
-        )
-        SELECT face_id, person_id, path, outcome, similarity_score, x1, y1, x2, y2, reference, stated
-        FROM ({_FACES}) ORDER BY path, face_id
-        """,
-        [catalog.generation, list(person_ids)],
-    )
+    names = ["face_id", "person_id", "path", "outcome", "similarity_score", "x1", "y1", "x2", "y2"]
+    faces = faces_page(catalog, person_ids, None, EVERYBODY[1], by_score=False)
+    return faces.select([*names, "reference", "stated"]).sort_by([("path", "ascending"), ("face_id", "ascending")])
 
 
 def faces_page(
