@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
@@ -79,11 +79,13 @@ def log_of(file: Path) -> Path:
     return Path(f"{file}.wal")
 
 
-def last_commit(file: Path, root: Path) -> int | None:
-    """The number of the catalog's last transaction; None if they were never counted. Changes nothing. Raises
-    StoreDamaged."""
+def last_commit(file: Path, root: Path, opened: duckdb.DuckDBPyConnection | None = None) -> int | None:
+    """The number of the catalog's last transaction; None if they were never counted. Raises StoreDamaged.
+
+    Changes nothing: if given, `opened` must be a connection to a catalog that had no log to replay.
+    """
     try:
-        with connect(file, root, reading=True) as connection:
+        with connect(file, root, reading=True) if opened is None else nullcontext(opened) as connection:
             number: int | None = connection.execute("SELECT max(number) FROM core.commits").fetchall()[0][0]
             return number
     except duckdb.CatalogException:
@@ -92,11 +94,11 @@ def last_commit(file: Path, root: Path) -> int | None:
         raise translate(exc, root) from exc
 
 
-def require_all_commits(folder: Folder, file: Path) -> int | None:
+def require_all_commits(folder: Folder, file: Path, opened: duckdb.DuckDBPyConnection | None = None) -> int | None:
     """`last_commit`. Raises StoreDamaged if committed transactions are missing."""
     recorded = commit_count.recorded(folder)
     try:
-        last = last_commit(file, folder.root)
+        last = last_commit(file, folder.root, opened)
     except StoreDamaged as exc:
         if not log_of(file).exists():
             raise

@@ -20,7 +20,7 @@ import duckdb
 from pipeline.errors import StoreDamaged, StoreMissing, StoreTooNew, StoreUnwritable
 from pipeline.store import schema
 from pipeline.store.catalog import changes
-from pipeline.store.catalog.connection import Catalog, check_cure, require_all_commits
+from pipeline.store.catalog.connection import Catalog, check_cure, log_of, require_all_commits
 from pipeline.store.files.commit_count import COMMITS_NAME
 from pipeline.store.files.durable import QUARANTINE, TEMPORARY, Folder, disk_errors
 from pipeline.store.files.faults import point
@@ -274,9 +274,12 @@ def open_catalog(folder: Folder, *, lossy: bool = False, read_only: bool = False
     `lossy` accepts lost transactions; transactions are then not counted until `start_count`.
     """
     file = catalog_file(folder)
-    last = None if lossy else require_all_commits(folder, file)  # first: a writing connection replays the log
+    had_log = log_of(file).exists()  # the next writing connection replays it
+    last = require_all_commits(folder, file) if had_log and not lossy else None
     catalog = Catalog(folder, file, read_only=read_only)
     try:
+        if not had_log and not lossy:
+            last = require_all_commits(folder, file, catalog.connection)
         version = _known_version(catalog)
         if last is not None:
             catalog.count_commits(last)
