@@ -428,8 +428,7 @@ class Store(RunFiles):
     ) -> pa.Table:
         """The records of a directory by age: all, a `page` (after, limit), or the merged sets that `who` may mean; with
         what they are found by, or if `counted` all fields."""
-        told = people.people if counted else people.person_records
-        return self.local.ask(told, account_id, directory, who, page)
+        return self.local.ask(people.people, account_id, directory, who, page, counted=counted)
 
     @verb
     def faces_of(self, person_ids: Sequence[str]) -> pa.Table:

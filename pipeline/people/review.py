@@ -17,7 +17,7 @@ import numpy as np
 from pipeline.matching.match import Matcher
 from pipeline.people.directory import Directory, DirectoryView
 from pipeline.people.rules import NOT_SAME
-from pipeline.store import LocalStore, PersonRecord
+from pipeline.store import LocalStore, PersonRecord, overview
 from pipeline.types import IntArray
 
 WALKED: Final = 512  # people walked per page, at most
@@ -154,9 +154,9 @@ def _ranked(
         if len(own := faces[root_of[row["person_id"]]]) < FACES:
             own.append(row)
     vectors = client.face_vectors([row["face_id"] for rows in faces.values() for row in rows])
-    together = client.photos_of_both([(members[one], members[other]) for one, other in pairs])
+    known = client.ask(overview.known_of_pairs, [one for one, _ in pairs], [other for _, other in pairs])
     ranked = []
-    for (one, other), photos in zip(pairs, together, strict=True):
+    for (one, other), photos in zip(pairs, known["photos"].to_pylist(), strict=True):
         both = [(a["face_id"], b["face_id"]) for a in faces[one] for b in faces[other]]
         if not both or not all(face_id in vectors for pair in both for face_id in pair):  # deleted meanwhile
             continue

@@ -46,6 +46,7 @@ _QUARANTINE_S = 7 * 24 * 3600.0
 _AT_ONCE: Final = 500  # files; requests run in between
 # Other folders are never touched, whatever the table says.
 _DELETABLE = frozenset({"embeddings", "objects", "references", "runs"})
+_NAMED: Final = "SELECT file FROM core.embedding_shards UNION ALL SELECT file FROM core.segments"
 
 
 # Listing
@@ -71,7 +72,7 @@ def is_deletable(relative: str) -> bool:
 # Right after a commit
 
 
-def unlink_after_commit(store: OpenStore) -> None:
+def unlink_after_commit(store: Catalog | OpenStore) -> None:
     """Deletes the listed files. Errors are only logged: the commit must not be reported as failed."""
     try:
         unlink_pending(store)
@@ -79,7 +80,7 @@ def unlink_after_commit(store: OpenStore) -> None:
         _log.warning("files that are no longer needed could not be deleted yet: %s", exc)
 
 
-def unlink_pending(store: OpenStore) -> None:
+def unlink_pending(store: Catalog | OpenStore) -> None:
     """Deletes the listed files. Raises StoreFull, StoreUnwritable."""
     while store.submit(_unlink_some):
         pass
@@ -94,14 +95,11 @@ def _unlink_some(catalog: Catalog) -> bool:
             catalog.folder.quarantine(file)
         else:
             catalog.folder.unlink(file)
-    _clear(catalog, files[:_AT_ONCE])
-    return len(files) > _AT_ONCE
-
-
-def _clear(catalog: Catalog, paths: Sequence[str]) -> None:
-    if paths:
+    if files:
+        cleared = "DELETE FROM core.pending_deletes WHERE path IN (SELECT unnest(?::VARCHAR[]))"
         with catalog.transaction("clear_deletes"):
-            catalog.execute("DELETE FROM core.pending_deletes WHERE path IN (SELECT unnest(?::VARCHAR[]))", [paths])
+            catalog.execute(cleared, [files[:_AT_ONCE]])
+    return len(files) > _AT_ONCE
 
 
 # Images before their transaction
@@ -210,5 +208,11 @@ def unnamed_files(catalog: Catalog) -> set[str]:
         paths = [path for part in ("embeddings", "references") for path in root.glob(f"{part}/*/*")]
         files = [path for path in paths if path.is_file() and catalog.folder.holds(path)]
     found = {path.relative_to(root).as_posix() for path in files}
-    named = catalog.column("SELECT file FROM core.embedding_shards UNION ALL SELECT file FROM core.segments")
-    return found.difference(named, pending_files(catalog))
+    return found.difference(catalog.column(_NAMED), pending_files(catalog))
+
+
+def discard_unnamed(catalog: Catalog, file: str) -> None:
+    """After a commit that may have failed: deletes its embedding shard or index segment if no row names it."""
+    if not catalog.rows(f"SELECT 1 FROM ({_NAMED}) WHERE file = ?", [file]):
+        with suppress(StoreError):
+            catalog.folder.unlink(file)

@@ -27,8 +27,9 @@ _log = logging.getLogger(__name__)
 def left_to_erase(catalog: Catalog) -> list[str]:
     """Files, segments and shards that still contain removed data."""
     left = pending_files(catalog)
-    for part in each_generation(catalog):
-        left += [*part.submit(segments.to_erase), *(file for _, file, _ in part.submit(_stale_shards))]
+    for generation in catalog.generations:
+        with catalog.at(generation):
+            left += [*segments.to_erase(catalog), *(file for _, file, _ in _stale_shards(catalog))]
     return left
 
 
@@ -40,17 +41,17 @@ def erase(store: OpenStore) -> None:
         rewrite_stale_shards(part)
 
 
-def finish(catalog: Catalog) -> None:
+def finish(store: OpenStore, *, read_only: bool) -> None:
     """At opening: completes an interrupted erasure. If that fails, the store is usable, and the next opening tries
     again."""
-    root = catalog.folder.root
-    if not left_to_erase(catalog):
+    root = store.folder.root
+    if not store.submit(left_to_erase):
         return
-    if catalog.read_only:
+    if read_only:
         _log.warning("An erasure in the store %s is not finished: the next command that can write there does it.", root)
         return
     try:
-        erase(catalog)
+        erase(store)
     except StoreError as exc:
         _log.warning("An erasure in the store %s could not be finished, and is tried again: %s", root, exc)
     else:
@@ -90,8 +91,8 @@ def rewrite_shards(store: OpenStore, rows: Sequence[ShardRow]) -> None:
             shards.require_hash(store.folder, file, sha256)
         table = pa.concat_tables([shards.read_parquet(store.folder, file) for file in files])
         kept = table.filter(pc.is_in(table["face_id"], faces))
-        metadata = shards.embedding_metadata(store.identity, store.generation)
-        written = shards.write_embeddings(store.folder, shards.rewritten_file(files[0]), kept, metadata)
+        generation = store.generations[store.generation]
+        written = shards.write_embeddings(store.folder, shards.rewritten_file(files[0]), kept, generation)
     store.submit(_replace_shards, ids, files, written)
     unlink_pending(store)
 

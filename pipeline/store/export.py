@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.errors import UsageError
-from pipeline.store.catalog.connection import Catalog, StoreAt
+from pipeline.store.catalog.connection import Catalog
 from pipeline.store.catalog.references import load_embeddings
 from pipeline.store.files.durable import TEMPORARY, Folder, disk_errors
 from pipeline.store.files.faults import point
@@ -54,7 +54,7 @@ def read_table(store: LocalStore, name: str) -> pa.RecordBatchReader:
     """A public view, or `embeddings` page by page. Raises UsageError for another name."""
     if name != "embeddings":
         return store.read(_view_query(name)).to_reader()
-    part = StoreAt(store, store.generation)  # one generation throughout, even if it is switched between pages
+    part = store.at(store.generation)  # one generation throughout, even if it is switched between pages
     return in_pages(lambda after: part.submit(embeddings_table, after, _CHUNK_ROWS), "face_id")
 
 

@@ -34,8 +34,8 @@ from pipeline.store.catalog import (
     media,
     opening,
     people,
+    persons,
     references,
-    replaced_images,
     runs,
 )
 from pipeline.store.catalog.connection import Catalog, cleaning_up, each_generation
@@ -113,12 +113,17 @@ class LocalStore(RunFiles):
             self._thread.shutdown()
             self._lock.release()
             raise
-        self._after_switch: int | None = None  # see `after_switch`
-        # The next free ids, reserved in memory only: after a crash nothing refers to them.
-        next_ids = "SELECT next_media_id, next_face_id FROM core.store"
-        self._next_ids = [*map(int, self.submit(Catalog.rows, next_ids)[0])]
+        self._at: int | None = None  # see `at`
         self._ids_lock = threading.Lock()
         self._group = commit.GroupCommit(self.begin)
+        try:
+            erasure.finish(self, read_only=self._catalog.read_only)
+            # The next free ids, reserved in memory only: after a crash nothing refers to them.
+            next_ids = "SELECT next_media_id, next_face_id FROM core.store"
+            self._next_ids = [*map(int, self.submit(Catalog.rows, next_ids)[0])]
+        except BaseException:
+            self.close()
+            raise
 
     @classmethod
     def open(cls, path: Path | str, *, command: str, repair: bool = False, reading: bool = False) -> LocalStore:
@@ -173,7 +178,7 @@ class LocalStore(RunFiles):
     @property
     def generation(self) -> int:
         """The current one's number."""
-        return next(iter(self._catalog.generations)) if self._after_switch is None else self._after_switch
+        return next(iter(self._catalog.generations)) if self._at is None else self._at
 
     @property
     def generations(self) -> Mapping[int, Generation]:
@@ -207,7 +212,7 @@ class LocalStore(RunFiles):
     def _work(self, work: Callable[[Catalog], T], answer: Future[T]) -> None:
         """On the catalog's thread. The checkpoint is queued, so that waiting work runs before it."""
         try:
-            with self._catalog.at(self._after_switch):
+            with self._catalog.at(self._at):
                 answer.set_result(work(self._catalog))
         except BaseException as exc:  # noqa: BLE001  raised in the thread that waits
             answer.set_exception(exc)
@@ -260,7 +265,7 @@ class LocalStore(RunFiles):
     picture_of_face = _on_catalog(references.picture_of_face)
     faces_of_media = _on_catalog(media.faces_of_media)
     forgotten_faces = _on_catalog(forgotten.forgotten_faces)
-    image_was_replaced = _on_catalog(replaced_images.was_replaced)
+    image_was_replaced = _on_catalog(persons.was_replaced)
     media_of_rows = _on_catalog(media.media_of_rows)
     pending_embeddings = _on_catalog(compaction.count_pending)
 
@@ -276,7 +281,6 @@ class LocalStore(RunFiles):
     faces_to_regroup = _on_catalog(corrections.faces_to_regroup)
     facts_about = _on_catalog(corrections.facts_about)
     last_merges = _on_catalog(corrections.last_merges)
-    photos_of_both = _on_catalog(people.photos_of_both)
     photos_of_runs = _on_catalog(corrections.photos_of_runs)
     pinned_faces = _on_catalog(corrections.pinned_faces)
     reference_faces = _on_catalog(corrections.reference_faces)
@@ -364,21 +368,22 @@ class LocalStore(RunFiles):
             self.fold_tails()
         return done
 
-    def switch_generation(self, *, back: bool = False) -> None:
-        """Makes the newer generation current, with `back` the older one. Raises ReindexMissing."""
-        self.submit(reindex.switch, back=back)
+    switch_generation = _on_catalog(reindex.switch)
+
+    def at(self, generation: int) -> LocalStore:
+        """This store as if this generation were current. Committing a change switches to it in the same transaction."""
+        store = copy.copy(self)
+        store._at = generation
+        return store
 
     def after_switch(self) -> LocalStore:
-        """This store as if its newer generation were current, to compute a change with it. Committing the change
-        switches in the same transaction. Raises ReindexMissing."""
-        store = copy.copy(self)
-        store._after_switch = self.submit(reindex.newer)
-        return store
+        """This store at its newer generation, to compute a change with it. Raises ReindexMissing."""
+        return self.at(self.submit(reindex.newer))
 
     @property
     def is_after_switch(self) -> bool:
-        """Whether `after_switch` returned it."""
-        return self._after_switch is not None
+        """Whether `at` returned it."""
+        return self._at is not None
 
     def drop_generation(self, *, older: bool = False) -> None:
         """Deletes the newer generation and its files, with `older` the formerly current one. Raises ReindexMissing."""
@@ -388,6 +393,7 @@ class LocalStore(RunFiles):
         self.unlink_needless()
 
     read_table = read_table
+    export = export_store
 
     def delete_directory(self, account_id: int, name: str) -> int:
         """Returns the number of deleted persons. Later runs may import the photos into another directory. The caller
@@ -408,9 +414,6 @@ class LocalStore(RunFiles):
         last = check_store(self, progress, unfinished) if repaired else report
         return replace(last, repaired=[*self.lost, *repaired])
 
-    def export(self, to: Path) -> dict[str, int]:
-        return export_store(self, to)
-
     def fold(self, min_pending: int = 1) -> int:
         """Erases what commits removed; moves pending embeddings into shards if at least `min_pending` wait, and
         references into segments. Returns the number of embeddings moved.
@@ -423,7 +426,7 @@ class LocalStore(RunFiles):
             for part in each_generation(self):
                 moved += compaction.compact(part, min_pending)
                 deque(segments.fold(part, min_pending), 0)
-            self.submit(replaced_images.forget_old)
+            self.submit(persons.forget_replaced)
             return moved
 
     # Images
@@ -493,12 +496,7 @@ class LocalStore(RunFiles):
         key = self.image_key(shard_commit.account_id)
         return shard.write_files(self, shard_commit, tables, key)
 
-    def commit_prepared(self, prepared: shard.PreparedShard) -> list[Committed]:
-        """Commits a prepared shard durably and atomically; returns the results of its changes.
-
-        Raises StoreError; TooManyDirectories if the account would exceed MAX_DIRECTORIES.
-        """
-        return self.submit(shard.commit_rows, prepared)
+    commit_prepared = _on_catalog(shard.commit_rows)
 
     def settle_shard(self) -> None:
         """Clean-up after a committed shard: deletes files, and writes references that fill a segment. Runs in pieces
@@ -575,7 +573,6 @@ def _open(
     try:
         problems = [] if loss is None else loss.accept(catalog)
         cleanup.sweep(catalog)
-        erasure.finish(catalog)
     except BaseException:
         catalog.close()
         raise

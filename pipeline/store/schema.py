@@ -196,11 +196,6 @@ def arrow_table(table: str, names: Iterable[str], rows: Sequence[Mapping[str, An
     return pa.table([[row[name] for row in rows] for name in columns.names], schema=columns)
 
 
-def statements() -> list[str]:
-    """The statements that create an empty catalog, in order."""
-    return ["CREATE SCHEMA core", *table_statements(*TABLES), *view_statements()]
-
-
 def table_statements(*tables: str) -> list[str]:
     """The statements that create these tables."""
     sql = []

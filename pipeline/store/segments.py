@@ -11,14 +11,13 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
 
-from pipeline.errors import StoreDamaged, StoreError, StoreUnwritable
+from pipeline.errors import StoreDamaged, StoreUnwritable
 from pipeline.store.catalog.connection import Catalog, OpenStore
 from pipeline.store.catalog.directories import directory_ids, drop_segments
 from pipeline.store.catalog.references import (
@@ -29,11 +28,10 @@ from pipeline.store.catalog.references import (
     open_segments,
     reference_rows,
     removed_numbers,
-    segment_files,
     segment_rows,
     tail_numbers,
 )
-from pipeline.store.cleanup import delete_later, unlink_pending
+from pipeline.store.cleanup import delete_later, discard_unnamed, unlink_pending
 from pipeline.store.files import segments
 from pipeline.store.files.segment_header import MAX_ROWS, SegmentKey, SegmentUnreadable, SegmentUnusable
 from pipeline.store.files.segments import SegmentRows
@@ -167,23 +165,17 @@ def _write(store: OpenStore, plan: _Plan) -> None:
     rows = SegmentRows.joined(parts)
     if len(rows):
         secrets = store.submit(SegmentSecrets.of)
-        key = SegmentKey(secrets.store, store.generation, plan.directory, store.identity.embedding_size)
+        key = SegmentKey(secrets.store, store.generation, plan.directory, rows.vectors.shape[1])
         first, last = int(rows.seq[0]), int(rows.seq[-1])
         file = f"references/g{store.generation:04d}/{plan.directory}-{first}-{str(uuid.uuid4())[:8]}.segment"
         try:
             segments.write(store.folder, file, key, rows, secrets.images)
             store.submit(_name, plan, SegmentRow(file, len(rows), first, last), rows.seq)
         finally:
-            store.submit(_discard_unnamed, file)  # each try has a new name: they would fill the disk
+            store.submit(discard_unnamed, file)  # each try has a new name: they would fill the disk
     else:
         store.submit(_name, plan, None, rows.seq)
     unlink_pending(store)
-
-
-def _discard_unnamed(catalog: Catalog, file: str) -> None:
-    if file not in segment_files(catalog):
-        with suppress(StoreError):
-            catalog.folder.unlink(file)
 
 
 def _piece(catalog: Catalog, directory: int, numbers: IntArray) -> SegmentRows:

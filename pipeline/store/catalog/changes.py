@@ -50,26 +50,22 @@ def changes(catalog: Catalog, since: int, account_id: int | None = None, limit: 
     start, last = catalog.rows("SELECT changes_from, (SELECT max(number) FROM core.commits) FROM core.store")[0]
     if not start <= since <= last:
         raise ChangesUnknown(since=since, start=start)
-    account = "$2 IS NULL OR account_id = $2"
-    bound = catalog.one(
-        f"SELECT max(commit_number) FROM (SELECT commit_number FROM ({_ENTRIES}) WHERE {account}"
-        " ORDER BY commit_number LIMIT $3)",
-        [since, account_id, limit],
-    )
     rows = catalog.rows(
         f"""
+        WITH entries AS NOT MATERIALIZED (FROM ({_ENTRIES}) WHERE $2 IS NULL OR account_id = $2)
         SELECT e.commit_number, e.position, e.kind, e.origin, e.at, a.user_id, e.directory, e.persons::VARCHAR[],
-            e.gone::VARCHAR[], o.commit_number, o.position
-        FROM ({_ENTRIES}) e JOIN core.accounts a ON a.account_id = e.account_id
+            e.gone::VARCHAR[], o.commit_number, o.position, e.commit_number < (SELECT max(commit_number) FROM entries)
+        FROM entries e JOIN core.accounts a ON a.account_id = e.account_id
         LEFT JOIN core.corrections o ON o.correction_id = e.undoes
-        WHERE e.commit_number <= $3 AND ($2 IS NULL OR e.account_id = $2) ORDER BY e.commit_number, e.position
+        WHERE e.commit_number <= (SELECT max(commit_number) FROM
+            (SELECT commit_number FROM entries ORDER BY commit_number LIMIT $3))
+        ORDER BY e.commit_number, e.position
         """,
-        [since, account_id, bound or 0],
+        [since, account_id, limit],
     )
-    entries = [_entry(*row) for row in rows]
-    there_are_more = f"SELECT 1 FROM ({_ENTRIES}) WHERE {account} LIMIT 1"
-    more = len(entries) >= limit and bool(catalog.rows(there_are_more, [bound, account_id]))
-    return ChangesPage(entries, bound if more else last, more)
+    entries = [_entry(*row) for *row, _ in rows]
+    more = bool(rows) and rows[-1][-1]
+    return ChangesPage(entries, entries[-1].commit if more else last, more)
 
 
 def _entry(commit: int, position: int, kind: str, origin: str | None, at: Any, *row: Any) -> ChangeEntry:

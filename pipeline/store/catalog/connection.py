@@ -9,7 +9,6 @@ import logging
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
@@ -352,7 +351,7 @@ class Catalog:
             self._long_log = 0
 
     def submit(self, work: Callable[Concatenate[Catalog, P], T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        """Calls `work`; part of `OpenStore`."""
+        """Calls `work`, as `OpenStore.submit` does: clean-up works on either."""
         return work(self, *args, **kwargs)
 
     def close(self) -> None:
@@ -360,13 +359,10 @@ class Catalog:
 
 
 class OpenStore(Protocol):
-    """What clean-up works on: a Catalog on its own thread, or a store from any thread."""
+    """An open store, from any thread; see `LocalStore`."""
 
     @property
     def folder(self) -> Folder: ...
-
-    @property
-    def identity(self) -> StoreIdentity: ...
 
     @property
     def generation(self) -> int: ...
@@ -376,36 +372,9 @@ class OpenStore(Protocol):
 
     def submit(self, work: Callable[Concatenate[Catalog, P], T], /, *args: P.args, **kwargs: P.kwargs) -> T: ...
 
-
-@dataclass(frozen=True)
-class StoreAt:
-    """An OpenStore at another generation."""
-
-    store: OpenStore
-    generation: int
-
-    @property
-    def folder(self) -> Folder:
-        return self.store.folder
-
-    @property
-    def identity(self) -> StoreIdentity:
-        return self.generations[self.generation].identity
-
-    @property
-    def generations(self) -> Mapping[int, Generation]:
-        return self.store.generations
-
-    def submit(self, work: Callable[Concatenate[Catalog, P], T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return self.store.submit(self._work, work, *args, **kwargs)
-
-    def _work(
-        self, catalog: Catalog, work: Callable[Concatenate[Catalog, P], T], /, *args: P.args, **kwargs: P.kwargs
-    ) -> T:
-        with catalog.at(self.generation):
-            return work(catalog, *args, **kwargs)
+    def at(self, generation: int) -> OpenStore: ...
 
 
-def each_generation(store: OpenStore) -> list[StoreAt]:
+def each_generation(store: OpenStore) -> list[OpenStore]:
     """The store at each of its generations."""
-    return [StoreAt(store, number) for number in store.generations]
+    return [store.at(number) for number in store.generations]

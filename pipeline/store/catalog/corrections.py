@@ -14,8 +14,6 @@ from pipeline.store.catalog.connection import Catalog
 from pipeline.store.catalog.directories import directory_id
 from pipeline.store.catalog.references import face_vectors
 from pipeline.store.records import (
-    NO_ROWS,
-    Change,
     CorrectedSince,
     Correction,
     FaceToRegroup,
@@ -243,49 +241,6 @@ def last_merges(catalog: Catalog, account_id: int, directory: str) -> dict[str, 
             if columns and before[person_id] and "parent_id" in columns:
                 found[person_id] = kind, before[person_id]["parent_id"], columns["parent_id"]
     return found
-
-
-def keep(
-    catalog: Catalog,
-    change: Change,
-    number: int,
-    directory: int | None,
-    position: int,
-    now: datetime,
-    facts: Sequence[Fact],
-) -> None:
-    """Adds a change to the log. `facts`: its new constraints as stored; `position`: its place in its transaction.
-
-    An undo or redo stores no rows, but updates `undone_at` of the correction and of earlier undos and redos.
-    """
-    undoes = change.undoes
-    if undoes is not None:
-        sql = "UPDATE core.corrections SET undone_at = ? WHERE"
-        catalog.execute(f"{sql} undoes = ? AND undone_at IS NULL", [now, undoes])
-        catalog.execute(f"{sql} correction_id = ?", [now if change.kind == "undo" else None, undoes])
-    before, after = change.logged
-    shown = before.person_ids | after.person_ids
-    if not change.can_be_undone:
-        new = {person_id for person_id, old in change.before.persons.items() if old is None}
-        shown = (change.before.person_ids | change.after.person_ids) - {*change.gone, *new}
-    row = {
-        "correction_id": number,
-        "account_id": change.account_id,
-        "directory_id": directory,
-        "kind": change.kind,
-        "origin": change.origin,
-        "made_at": now,
-        "before": to_json(before) if undoes is None else NO_ROWS,
-        "after": to_json(after, facts if change.can_be_undone else ()) if undoes is None else NO_ROWS,
-        "person_ids": sorted(shown),
-        "merges_only": None if change.can_be_undone else True,
-        "undoes": undoes,
-        "commit_number": catalog.commit_number,
-        "position": position,
-        "gone": sorted(change.gone) or None,
-        "generation": catalog.generation,
-    }
-    catalog.insert("corrections", [row])
 
 
 def to_json(rows: Rows, facts: Sequence[Fact] | None = None) -> str:

@@ -27,12 +27,10 @@ def digests(catalog: Catalog, kind: str, texts: Sequence[str]) -> list[str]:
 
 def remember(catalog: Catalog, account_id: int, kind: str, texts: Iterable[str]) -> None:
     """Inside a transaction: adds texts that the account's runs skip from now on."""
-    wanted = sorted(set(texts))
-    known = forgotten(catalog, account_id, kind, wanted)
-    rows = [text for text in wanted if text not in known]
     catalog.execute(
-        "INSERT INTO core.forgotten SELECT ?, ?, unnest(?::VARCHAR[]), ?",
-        [account_id, kind, digests(catalog, kind, rows), utc_now()],
+        "INSERT INTO core.forgotten SELECT $1, $2, digest, $4 FROM (SELECT unnest($3::VARCHAR[]) AS digest)"
+        " WHERE digest NOT IN (SELECT digest FROM core.forgotten WHERE account_id = $1 AND kind = $2)",
+        [account_id, kind, digests(catalog, kind, sorted(set(texts))), utc_now()],
     )
 
 

@@ -219,7 +219,8 @@ def _make_catalog(folder: Folder, identity: StoreIdentity) -> None:
     catalog = Catalog(folder, folder.path(_NEW_CATALOG))
     try:
         with catalog.transaction("create"):
-            for statement in schema.statements():
+            catalog.execute("CREATE SCHEMA core")
+            for statement in (*schema.table_statements(*schema.TABLES), *schema.view_statements()):
                 catalog.execute(statement)
             _insert_store_row(catalog, identity)
         catalog.execute("CHECKPOINT")  # empties the log, which is not renamed

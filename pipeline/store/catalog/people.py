@@ -26,26 +26,18 @@ _FACES: Final = f"""
     JOIN core.detections d ON d.face_id = f.face_id AND d.generation = $1
     LEFT JOIN core.reference_faces r ON r.face_id = f.face_id AND r.generation = $1
 """
-
-
-def person_records(
-    catalog: Catalog,
-    account_id: int,
-    directory: str,
-    who: Sequence[str] | None = None,
-    page: tuple[int, int] = EVERYBODY,
-) -> pa.Table:
-    """person_id, root_person_id, name, external_id, seq: the records on a page, merged sets ordered by their root's
-    age.
-
-    `who` selects merged sets with a record that matches by id prefix, name prefix (any case) or external id.
-    """
-    records, params = _records(who, page)
-    return catalog.read(
-        f"WITH RECURSIVE {records} SELECT person_id::VARCHAR AS person_id, root_person_id, name, external_id, seq"
-        " FROM records ORDER BY root_seq, seq",
-        [directory_id(catalog, account_id, directory), *params],
-    )
+# Of `people` with `counted`: a further table, columns and joins.
+_COUNTED: Final = (
+    """, shown AS MATERIALIZED (
+        SELECT r.person_id, r.root_person_id, m.path
+        FROM records r JOIN core.faces f USING (person_id) JOIN core.media m USING (media_id)
+    )""",
+    """, coalesce(r.ignored, false) AS hidden, r.occurrence, coalesce(f.faces, 0) AS faces,
+        coalesce(s.photos, 0) AS photos, r.added_at""",
+    """LEFT JOIN (SELECT person_id, count(*) AS faces FROM shown GROUP BY ALL) f USING (person_id)
+    LEFT JOIN (SELECT root_person_id, count(DISTINCT path) AS photos FROM shown GROUP BY ALL) s USING (root_person_id)
+    """,
+)
 
 
 def people(
@@ -54,25 +46,19 @@ def people(
     directory: str,
     who: Sequence[str] | None = None,
     page: tuple[int, int] = EVERYBODY,
+    *,
+    counted: bool = True,
 ) -> pa.Table:
-    """person_id, root_person_id, name, external_id, seq, hidden, occurrence, faces, photos, added_at: as
-    `person_records`. `faces` counts the record's own; `photos` those of its merged set."""
+    """person_id, root_person_id, name, external_id, seq: the records on a page, merged sets ordered by their root's
+    age. With `counted` also hidden, occurrence, faces (the record's own), photos (of its merged set), added_at.
+
+    `who` selects merged sets with a record that matches by id prefix, name prefix (any case) or external id.
+    """
     records, params = _records(who, page)
+    shown, columns, joins = _COUNTED if counted else ("", "", "")
     return catalog.read(
-        f"""
-        WITH RECURSIVE {records}, shown AS MATERIALIZED (
-            SELECT r.person_id, r.root_person_id, m.path
-            FROM records r JOIN core.faces f USING (person_id) JOIN core.media m USING (media_id)
-        )
-        SELECT r.person_id::VARCHAR AS person_id, r.root_person_id, r.name, r.external_id, r.seq,
-            coalesce(r.ignored, false) AS hidden, r.occurrence, coalesce(f.faces, 0) AS faces,
-            coalesce(s.photos, 0) AS photos, r.added_at
-        FROM records r
-        LEFT JOIN (SELECT person_id, count(*) AS faces FROM shown GROUP BY ALL) f USING (person_id)
-        LEFT JOIN (SELECT root_person_id, count(DISTINCT path) AS photos FROM shown GROUP BY ALL) s
-            USING (root_person_id)
-        ORDER BY r.root_seq, r.seq
-        """,
+        f"WITH RECURSIVE {records}{shown} SELECT r.person_id::VARCHAR AS person_id, r.root_person_id, r.name,"
+        f" r.external_id, r.seq{columns} FROM records r {joins} ORDER BY r.root_seq, r.seq",
         [directory_id(catalog, account_id, directory), *params],
     )
 
@@ -112,16 +98,9 @@ def faces_of_people(catalog: Catalog, person_ids: Sequence[str]) -> pa.Table:
     """face_id, person_id, path, outcome, similarity_score, x1, y1, x2, y2, reference, stated: the faces of these
     records, by path (null: posted). `reference`: it is the record's reference; `stated`: an `is` constraint assigns it.
     """
-    return catalog.read(
-        f"""
-        WITH wanted AS MATERIALIZED (
-            SELECT face_id, 0::DOUBLE AS place FROM core.faces WHERE person_id IN (SELECT unnest($2::UUID[]))
-        )
-        SELECT face_id, person_id, path, outcome, similarity_score, x1, y1, x2, y2, reference, stated
-        FROM ({_FACES}) ORDER BY path, face_id
-        """,
-        [catalog.generation, list(person_ids)],
-    )
+    names = ["face_id", "person_id", "path", "outcome", "similarity_score", "x1", "y1", "x2", "y2"]
+    faces = faces_page(catalog, person_ids, None, EVERYBODY[1], by_score=False)
+    return faces.select([*names, "reference", "stated"]).sort_by([("path", "ascending"), ("face_id", "ascending")])
 
 
 def faces_page(
@@ -162,24 +141,6 @@ def best_faces(catalog: Catalog, person_ids: Sequence[str], count: int) -> pa.Ta
         """,
         [catalog.generation, list(person_ids), count],
     )
-
-
-def photos_of_both(catalog: Catalog, pairs: Sequence[tuple[Sequence[str], Sequence[str]]]) -> list[int]:
-    """For each pair of groups of records, the number of photos of runs that show both."""
-    rows = [(k, side, p) for k, pair in enumerate(pairs) for side, ids in enumerate(pair) for p in ids]
-    wanted = pa.table({"pair": [r[0] for r in rows], "side": [r[1] for r in rows], "person": [r[2] for r in rows]})
-    found = [0] * len(pairs)
-    with catalog.tables(wanted_pairs=wanted):
-        for pair, photos in catalog.rows(
-            """
-            WITH shown AS (SELECT DISTINCT w.pair, w.side, f.media_id FROM wanted_pairs w
-                JOIN core.faces f ON f.person_id = w.person::UUID)
-            SELECT a.pair, count(*) FROM shown a JOIN shown b ON b.pair = a.pair AND b.media_id = a.media_id
-            WHERE a.side = 0 AND b.side = 1 GROUP BY a.pair
-            """
-        ):
-            found[pair] = photos
-    return found
 
 
 def faces_to_compare(catalog: Catalog, account_id: int, directory: str) -> pa.Table:

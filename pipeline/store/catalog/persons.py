@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Final
 
 from pipeline.store.catalog.connection import Catalog
 from pipeline.store.catalog.directories import directory_id
+from pipeline.store.catalog.opening import utc_now
 from pipeline.store.records import Merges, PersonRows
 from pipeline.texts import is_unicode, nfc
 
@@ -20,6 +22,7 @@ _RECORDS: Final = """
     LEFT JOIN core.reference_faces o ON o.person_id = p.person_id AND o.generation <> $1  -- of another face, then
     ORDER BY p.seq
 """
+_REMEMBERED: Final = timedelta(days=1)
 _THESE: Final = _RECORDS.format("AND person_id IN (SELECT unnest($3::UUID[]))")
 _LATER: Final = _RECORDS.format("AND seq > $3 ORDER BY seq LIMIT $4")
 
@@ -71,3 +74,31 @@ def is_picture(catalog: Catalog, account_id: int, directory: str, guid: str) -> 
             [guid, directory_id(catalog, account_id, directory)],
         )
     )
+
+
+# Pictures that an update removed, kept for a day so that clients learn of a newer one.
+
+
+def add_replaced(catalog: Catalog, images: Sequence[tuple[str, str]]) -> None:
+    """Inside a transaction: adds these pictures (guid, person id)."""
+    now = utc_now()
+    rows = [{"image_guid": guid, "person_id": person_id, "replaced_at": now} for guid, person_id in images]
+    catalog.insert("replaced_images", rows)
+
+
+def was_replaced(catalog: Catalog, account_id: int, directory: str, guid: str) -> bool:
+    """Whether a person of the directory had this picture within the last day."""
+    rows = catalog.rows(
+        "SELECT 1 FROM core.replaced_images r JOIN core.persons p ON p.person_id = r.person_id"
+        " WHERE r.image_guid = ? AND r.replaced_at > ? AND p.directory_id = ?",
+        [guid, utc_now() - _REMEMBERED, directory_id(catalog, account_id, directory)],
+    )
+    return bool(rows)
+
+
+def forget_replaced(catalog: Catalog) -> None:
+    """Part of `LocalStore.fold`: deletes rows older than a day."""
+    old = [utc_now() - _REMEMBERED]
+    if catalog.rows("SELECT 1 FROM core.replaced_images WHERE replaced_at <= ? LIMIT 1", old):
+        with catalog.transaction("fold"):
+            catalog.execute("DELETE FROM core.replaced_images WHERE replaced_at <= ?", old)

@@ -76,13 +76,8 @@ def reference_rows(catalog: Catalog, directory: int | None, first: int = 0, last
     return catalog.read(_REFERENCES, [catalog.generation, directory, first, last])
 
 
-def tail_rows(catalog: Catalog, directory: int | None) -> pa.Table:
-    """`reference_rows` that are in no segment."""
-    return reference_rows(catalog, directory, 1 + last_in_segments(catalog, directory))
-
-
 def tail_numbers(catalog: Catalog, directory: int, most: int) -> IntArray:
-    """Their first `most` numbers, ascending."""
+    """The first `most` numbers of a directory's references that are in no segment, ascending."""
     found = catalog.read(
         "SELECT r.seq FROM core.reference_faces r JOIN core.persons p ON p.person_id = r.person_id"
         " WHERE r.generation = ? AND r.seq > ? AND p.directory_id = ? ORDER BY r.seq LIMIT ?",
@@ -104,7 +99,7 @@ def references(catalog: Catalog, account_id: int, directory: str, *, mapped: boo
     segments: list[Segment] = []
     if mapped and number is not None and (rows := segment_rows(catalog, number)):
         segments = open_segments(catalog, number, rows, removed_numbers(catalog, number))
-    tail = tail_rows(catalog, number) if mapped else reference_rows(catalog, number)
+    tail = reference_rows(catalog, number, 1 + last_in_segments(catalog, number) if mapped else 0)
     return References(
         number=catalog.last_number,
         segments=segments,

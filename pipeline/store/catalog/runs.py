@@ -67,13 +67,10 @@ def begin_run(
 ) -> RunRow:
     """Makes a run in state `scanning`, and its folder."""
     run_id = str(uuid.uuid4())
-    values = [run_id, source, source_kind, account_id, directory, to_json(settings), SCANNING, utc_now()]
+    row = {"run_id": run_id, "source": source, "source_kind": source_kind, "account_id": account_id}
+    row |= {"directory": directory, "settings": to_json(settings), "state": SCANNING, "started_at": utc_now()}
     with catalog.transaction("begin_run"):
-        catalog.execute(
-            "INSERT INTO core.runs (run_id, source, source_kind, account_id, directory, settings, state, started_at)"
-            " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-            values,
-        )
+        catalog.insert("runs", [row])
     # After the commit: a folder without a row would be an orphan; a missing one is made when needed.
     catalog.folder.make(f"runs/{run_id}/shards")
     return run_row(catalog, run_id)

@@ -11,6 +11,7 @@ import hashlib
 import io
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import product
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -115,7 +116,7 @@ def _embedding_faults(catalog: Catalog, shard_id: int, generation: int, file: st
     if not table.schema.remove_metadata().equals(embeddings_schema(identity.embedding_size)):
         yield "its columns are not those of an embedding shard"
         return
-    yield from _metadata_faults(metadata, embedding_metadata(identity, generation))
+    yield from _metadata_faults(metadata, embedding_metadata(catalog.generations[generation]))
     if not _holds_faces(catalog, shard_id, generation, table):
         yield "its face ids are not those of the catalog"
     if not _is_unit(vectors_of(table["embedding"], identity.embedding_size)).all():
@@ -203,36 +204,32 @@ def _begins(path: Path, magic: bytes) -> bool:
 
 def check_segments(catalog: Catalog, progress: Progress) -> Iterator[list[Problem]]:
     """All index segments, one by one, bit by bit against references and embeddings."""
-    for generation in catalog.generations:
-        pieces = _check_segments(catalog, progress)
-        while True:
-            with catalog.at(generation):  # not while the caller handles a piece
-                if (piece := next(pieces, None)) is None:
-                    break
-            yield piece
-
-
-def _check_segments(catalog: Catalog, progress: Progress) -> Iterator[list[Problem]]:
-    for directory in directory_ids(catalog):
+    for generation, directory in product(catalog.generations, directory_ids(catalog)):
         last = 0
-        rows = segment_rows(catalog, directory)
+        with catalog.at(generation):
+            rows = segment_rows(catalog, directory)
         for row in rows:
             progress(row.file)
-            try:
+            with catalog.at(generation):
                 detail = _wrong_in_segment(catalog, directory, row)
-            except SegmentUnusable as exc:
-                detail = str(exc)
-            except StoreDamaged:
-                detail = None  # reported with the embedding shard
             if row.first_seq <= last:
                 detail = "it has references of another one"
             last = row.last_seq
             yield [] if detail is None else [Problem("segment", row.file, detail, _REBUILD)]
-        if rows and catalog.one(_BETWEEN_SEGMENTS, [catalog.generation, directory]):
+        if rows and catalog.one(_BETWEEN_SEGMENTS, [generation, directory]):
             yield [Problem("segment", rows[-1].file, "a reference before its last one is in no segment", _REBUILD)]
 
 
 def _wrong_in_segment(catalog: Catalog, directory: int, row: SegmentRow) -> str | None:
+    try:
+        return _differing_in_segment(catalog, directory, row)
+    except SegmentUnusable as exc:
+        return str(exc)
+    except StoreDamaged:
+        return None  # reported with the embedding shard
+
+
+def _differing_in_segment(catalog: Catalog, directory: int, row: SegmentRow) -> str | None:
     """Raises SegmentUnusable; StoreDamaged if an embedding cannot be read."""
     (segment,) = open_segments(catalog, directory, [row], removed_numbers(catalog, directory))
     if (damage := segment.verify()) is not None:

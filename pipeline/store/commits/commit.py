@@ -22,8 +22,9 @@ from typing import Any, Final
 
 from pipeline.errors import StoreError
 from pipeline.store import cleanup
-from pipeline.store.catalog import corrections, files
+from pipeline.store.catalog import files
 from pipeline.store.catalog.connection import Catalog
+from pipeline.store.catalog.corrections import to_json
 from pipeline.store.catalog.directories import directory_id as find_directory
 from pipeline.store.catalog.directories import drop_if_empty, make_directory, require_directory
 from pipeline.store.catalog.opening import utc_now
@@ -39,7 +40,7 @@ from pipeline.store.commits.removal import (
 from pipeline.store.files.durable import Folder
 from pipeline.store.files.objects import Row, write_objects
 from pipeline.store.files.shards import vector_bytes
-from pipeline.store.records import COUNTERS, Change, Committed, Fact, Picture, PostedPhoto, Rows
+from pipeline.store.records import COUNTERS, NO_ROWS, Change, Committed, Fact, Picture, PostedPhoto, Rows
 from pipeline.store.schema import arrow_table
 from pipeline.types import OK, QUALITIES, Measured
 
@@ -49,7 +50,6 @@ FACE_COLUMNS: Final = (*_WHOSE, *_WHY)  # set by corrections
 _FACE: Final = ("face_id", "ordinal", *_WHOSE)  # of a posted face
 _PLACE: Final = ("x1", "y1", "x2", "y2", "landmarks", "confidence")
 _DETECTION: Final = (*_PLACE, *QUALITIES)
-_ABOUT: Final = ("face_id", "person_id", "other_id")  # of constraints
 _THESE: Final = "(SELECT unnest(?::UUID[]))"
 _MOST: Final = 32  # per transaction; more would delay the first
 _FEW_UPDATED: Final = 16  # up to this many rows, single updates are faster than an Arrow table
@@ -231,8 +231,7 @@ def write_changes(catalog: Catalog, changes: Sequence[Change], now: datetime) ->
         if catalog.other is not None and change.is_logged and change.before.references:
             remove_unshown_posts(catalog, [*change.before.references])  # references in the other generation only
         if part.correction_id is not None:
-            place = part.correction_id, part.directory or None, part.position
-            corrections.keep(catalog, part.change, *place, now, part.after.facts)
+            _log(catalog, part, now)
         if part.change.labels:
             files.set_labels(catalog, part.change.labels)
         if part.change.gone:
@@ -256,8 +255,7 @@ def _numbered(catalog: Catalog, changes: Sequence[Change], now: datetime) -> lis
         seqs = {person_id: next(free_seqs) for person_id in new}
         references = {p: seqs.get(p) or next(free_seqs) for p, face_id in chosen.items() if face_id is not None}
         number, position = (next(free_corrections), next(free_seqs)) if change.is_logged else (None, 0)
-        drawn = Fact("", correction_id=number, origin=change.origin, stated_at=now)
-        after = _complete(change.after, seqs, drawn)
+        after = _complete(change, seqs, number, now)
         parts.append(_Numbered(change, directories[place], after, seqs, references, number, position))
     photos = [change.photo for change in changes if change.photo is not None]
     seq, correction_id = next(free_seqs), next(free_corrections)
@@ -282,13 +280,14 @@ def _directory(catalog: Catalog, change: Change, now: datetime) -> int:
     return number or 0
 
 
-def _complete(after: Rows, seqs: Mapping[str, int], drawn: Fact) -> Rows:
+def _complete(change: Change, seqs: Mapping[str, int], number: int | None, now: datetime) -> Rows:
     """Adds numbers of new persons and origins of new constraints. Constraints restored by an undo have theirs."""
+    after = change.after
     if not seqs and not after.facts:
         return after
     persons = {p: {**(columns or {}), "seq": seqs[p]} if p in seqs else columns for p, columns in after.persons.items()}
     facts = [
-        fact if fact.origin else replace(drawn, kind=fact.kind, **{name: getattr(fact, name) for name in _ABOUT})
+        fact if fact.origin else replace(fact, correction_id=number, origin=change.origin, stated_at=now)
         for fact in after.facts
     ]
     return replace(after, persons=persons, facts=facts)
@@ -468,6 +467,39 @@ def _insert_references(catalog: Catalog, parts: Sequence[_Numbered]) -> set[str]
                     in_both.add(person_id)
     catalog.insert("reference_faces", rows)
     return in_both
+
+
+def _log(catalog: Catalog, part: _Numbered, now: datetime) -> None:
+    """Adds a change to the log. An undo or redo stores no rows, but updates `undone_at` of the correction and of
+    earlier undos and redos."""
+    change, undoes = part.change, part.change.undoes
+    if undoes is not None:
+        sql = "UPDATE core.corrections SET undone_at = ? WHERE"
+        catalog.execute(f"{sql} undoes = ? AND undone_at IS NULL", [now, undoes])
+        catalog.execute(f"{sql} correction_id = ?", [now if change.kind == "undo" else None, undoes])
+    before, after = change.logged
+    shown = before.person_ids | after.person_ids
+    if not change.can_be_undone:
+        new = {person_id for person_id, old in change.before.persons.items() if old is None}
+        shown = (change.before.person_ids | change.after.person_ids) - {*change.gone, *new}
+    row = {
+        "correction_id": part.correction_id,
+        "account_id": change.account_id,
+        "directory_id": part.directory or None,
+        "kind": change.kind,
+        "origin": change.origin,
+        "made_at": now,
+        "before": to_json(before) if undoes is None else NO_ROWS,
+        "after": to_json(after, part.after.facts if change.can_be_undone else ()) if undoes is None else NO_ROWS,
+        "person_ids": sorted(shown),
+        "merges_only": None if change.can_be_undone else True,
+        "undoes": undoes,
+        "commit_number": catalog.commit_number,
+        "position": part.position,
+        "gone": sorted(change.gone) or None,
+        "generation": catalog.generation,
+    }
+    catalog.insert("corrections", [row])
 
 
 # Rows of any table

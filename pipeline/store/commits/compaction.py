@@ -24,7 +24,6 @@ def compact(store: OpenStore, min_pending: int) -> int:
 
     Returns the number moved. Must not run concurrently. Raises StoreDamaged, StoreFull, StoreUnwritable.
     """
-    metadata = shards.embedding_metadata(store.identity, store.generation)
     moved = 0
     waiting = store.submit(count_pending)
     while moved < waiting and waiting >= min_pending:
@@ -32,7 +31,7 @@ def compact(store: OpenStore, min_pending: int) -> int:
         if table.num_rows == 0:  # the rest was removed
             break
         file = store.submit(_new_file, table["face_id"][0].as_py())
-        written = shards.write_embeddings(store.folder, file, table, metadata)
+        written = shards.write_embeddings(store.folder, file, table, store.generations[store.generation])
         store.submit(_commit_pending, table, written)
         moved += table.num_rows
     small = store.submit(_small_shards)

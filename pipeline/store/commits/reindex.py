@@ -11,16 +11,16 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.errors import ReindexMissing, ReindexUnderWay, StoreError
+from pipeline.errors import ReindexMissing, ReindexUnderWay
 from pipeline.store import cleanup
-from pipeline.store.catalog.connection import Catalog, OpenStore, StoreAt
+from pipeline.store.catalog.connection import Catalog, OpenStore
 from pipeline.store.catalog.opening import generation_row, read_generations, utc_now
 from pipeline.store.catalog.references import add_embedding_shard
 from pipeline.store.commits.removal import bury_references, remove_unshown_images, remove_unshown_posts
@@ -120,7 +120,7 @@ def write_measured(folder: Folder, other: Generation, faces: pa.Table, file: str
     if len(vectors):
         embeddings = shards.vectors_of_bytes(vectors["embedding"], other.identity.embedding_size)
         rows = shards.embedding_rows(vectors["face_id"].to_numpy(), embeddings)
-        written = shards.write_embeddings(folder, file, rows, shards.embedding_metadata(other.identity, other.number))
+        written = shards.write_embeddings(folder, file, rows, other)
     return MeasuredFaces(other.identity.model, faces, written)
 
 
@@ -155,29 +155,22 @@ def commit_measured(store: OpenStore, faces: pa.Table, counts: Mapping[str, Any]
     try:
         store.submit(_commit_measured, write_measured(store.folder, other, faces, file), counts)
     finally:
-        store.submit(_discard_unnamed, file)
-    rewrite_stale_shards(StoreAt(store, other.number))  # drops faces removed meanwhile
-
-
-def _discard_unnamed(catalog: Catalog, file: str) -> None:
-    if not catalog.rows("SELECT 1 FROM core.embedding_shards WHERE file = ?", [file]):
-        with suppress(StoreError):
-            catalog.folder.unlink(file)
+        store.submit(cleanup.discard_unnamed, file)
+    rewrite_stale_shards(store.at(other.number))  # drops faces removed meanwhile
 
 
 def _commit_measured(catalog: Catalog, measured: MeasuredFaces, counts: Mapping[str, Any]) -> None:
     number = _other(catalog).number
     with catalog.transaction("reindex_shard"):
         insert_measured(catalog, measured)
-        with catalog.at(number):
-            known = built(catalog)
+        known = _built(catalog, number)
         added = json.dumps(known | {name: known.get(name, type(count)()) + count for name, count in counts.items()})
         catalog.execute("UPDATE core.generations SET built = ? WHERE generation = ?", [added, number])
 
 
-def built(catalog: Catalog) -> dict[str, Any]:
-    """The counts of the current generation's builds."""
-    text = catalog.one("SELECT built FROM core.generations WHERE generation = ?", [catalog.generation])
+def _built(catalog: Catalog, generation: int) -> dict[str, Any]:
+    """The counts of a generation's builds."""
+    text = catalog.one("SELECT built FROM core.generations WHERE generation = ?", [generation])
     return dict(json.loads(text)) if text else {}
 
 
@@ -327,13 +320,11 @@ def summary(catalog: Catalog) -> dict[str, Any]:
         """,
         [other.number, catalog.generation],
     )
-    with catalog.at(other.number):
-        counts = built(catalog)
     sizes = [_disk_bytes(catalog, number) for number in (catalog.generation, other.number)]
     counted = {"faces": faces, "vectors": vectors, "left": count_left(catalog), "bytes": sizes}
     if other.complete:
         counted |= {"stand_ins": stand_ins, "without_reference": lost}
-    return counted | counts
+    return counted | _built(catalog, other.number)
 
 
 def _disk_bytes(catalog: Catalog, generation: int) -> int:

@@ -11,7 +11,7 @@ from collections.abc import Sequence, Set
 
 from pipeline.errors import StoreError
 from pipeline.store import cleanup
-from pipeline.store.catalog import files, forgotten, pages, replaced_images
+from pipeline.store.catalog import files, forgotten, pages, persons
 from pipeline.store.catalog.connection import Catalog
 from pipeline.store.catalog.corrections import rows_of_json, to_json
 from pipeline.store.catalog.references import last_in_segments
@@ -45,13 +45,7 @@ def remove_references(catalog: Catalog, directory: int, person_ids: Sequence[str
     _require_all(len({person_id for _, person_id in everybody}), person_ids)
     old = [face_id for face_id, _ in everybody if face_id is not None]
     drop_references(catalog, directory, person_ids)
-    faces = catalog.rows(
-        "SELECT f.face_id, f.media_id, f.ordinal FROM core.faces f JOIN core.media m ON m.media_id = f.media_id"
-        f" WHERE m.run_id IS NULL AND f.{_THESE_FACES}",
-        [old],
-    )
-    _remove_posted_faces(catalog, [(face, media) for face, media, _ in faces])
-    files.erase_labels(catalog, [media for _, media, ordinal in faces if ordinal == 0])
+    _remove_posts(catalog, _THESE_FACES, [old])
 
 
 def drop_references(catalog: Catalog, directory: int, person_ids: Sequence[str], gone: Set[str] = frozenset()) -> None:
@@ -59,7 +53,7 @@ def drop_references(catalog: Catalog, directory: int, person_ids: Sequence[str],
     remembered as replaced."""
     pictures = _delete_references(catalog, directory, person_ids, erase=False)
     _remove_images(catalog, [guid for guid, _ in pictures])
-    replaced_images.add(catalog, [picture for picture in pictures if picture[1] not in gone])
+    persons.add_replaced(catalog, [picture for picture in pictures if picture[1] not in gone])
 
 
 def _delete_references(
@@ -333,9 +327,14 @@ def remove_unshown_posts(catalog: Catalog, person_ids: Sequence[str] | None = No
     """Removes posted faces (of these persons; None: all) that are no reference in any generation, and images without
     faces left."""
     whose, values = ("", ()) if person_ids is None else (f" AND {_THESE_PERSONS}", [list(person_ids)])
+    _remove_posts(catalog, f"face_id NOT IN (SELECT face_id FROM core.reference_faces){whose}", values)
+
+
+def _remove_posts(catalog: Catalog, condition: str, values: Sequence[object]) -> None:
+    """Removes the posted faces that meet an SQL condition, and images without faces left."""
     faces = catalog.rows(
         "SELECT face_id, media_id, ordinal FROM core.faces WHERE media_id IN (SELECT media_id FROM core.media"
-        f" WHERE run_id IS NULL) AND face_id NOT IN (SELECT face_id FROM core.reference_faces){whose}",
+        f" WHERE run_id IS NULL) AND {condition}",
         values,
     )
     _remove_posted_faces(catalog, [(face, media) for face, media, _ in faces])

@@ -86,8 +86,8 @@ def write_files(
     written = None
     if tables["embeddings"].num_rows:
         file = shards.embedding_file(store.generation, commit.run_id, commit.shard)
-        metadata = shards.embedding_metadata(store.identity, store.generation)
-        written = shards.write_embeddings(store.folder, file, tables["embeddings"], metadata)
+        generation = store.generations[store.generation]
+        written = shards.write_embeddings(store.folder, file, tables["embeddings"], generation)
     measured = None
     other = store.submit(lambda catalog: catalog.other)
     if other is not None and commit.measured is not None and commit.measured[0] == other.identity.model:
@@ -97,15 +97,20 @@ def write_files(
 
 
 def commit_rows(catalog: Catalog, prepared: PreparedShard) -> list[Committed]:
-    """The transaction; returns the results of the shard's changes. Raises TooManyDirectories, StoreError, with no
-    effect."""
+    """Commits a prepared shard durably and atomically; returns the results of its changes.
+
+    Raises StoreError; TooManyDirectories if the account would exceed MAX_DIRECTORIES.
+    """
     commit, now = prepared.commit, utc_now()
     new = {f"new_{name}": table for name, table in prepared.tables.items()}
     with catalog.tables(**new), catalog.transaction("commit_shard"):
         run = check_new(catalog, commit, prepared.tables)
-        _insert_media_and_faces(catalog, prepared, now)
+        _insert_media_and_faces(catalog, commit, now)
         files.add(catalog, run.source, commit.account_id, prepared.tables["media"])
-        _insert_embeddings(catalog, prepared)
+        if prepared.embeddings is not None:
+            number = add_embedding_shard(catalog, prepared.embeddings, commit.run_id, commit.shard)
+            insert = "INSERT INTO core.embeddings SELECT ?, face_id, ? FROM new_embeddings"
+            catalog.execute(insert, [catalog.generation, number])
         if prepared.measured is not None:
             insert_measured(catalog, prepared.measured, commit.run_id, commit.shard)
         committed = write_changes(catalog, commit.changes, now)
@@ -114,8 +119,7 @@ def commit_rows(catalog: Catalog, prepared: PreparedShard) -> list[Committed]:
     return committed
 
 
-def _insert_media_and_faces(catalog: Catalog, prepared: PreparedShard, now: datetime) -> None:
-    commit = prepared.commit
+def _insert_media_and_faces(catalog: Catalog, commit: ShardCommit, now: datetime) -> None:
     catalog.execute(
         "INSERT INTO core.media BY NAME"
         " SELECT ? AS run_id, ? AS shard, ? AS account_id, ? AS added_at, * FROM new_media",
@@ -126,22 +130,11 @@ def _insert_media_and_faces(catalog: Catalog, prepared: PreparedShard, now: date
         " FROM new_faces"
     )
     catalog.execute(
-        "INSERT INTO core.detections BY NAME SELECT ? AS generation, face_id, x1, y1, x2, y2, landmarks, confidence,"
-        " center_pose_quality, sharpness_quality, contrast_quality, similarity_score, rejection_reasons FROM new_faces"
-        " WHERE outcome <> 'removed'",
+        "INSERT INTO core.detections BY NAME SELECT ? AS generation, * EXCLUDE (media_id, ordinal, person_id, outcome)"
+        " FROM new_faces WHERE outcome <> 'removed'",
         [catalog.generation],
     )
     catalog.execute("INSERT INTO core.objects BY NAME SELECT * FROM new_objects")
-
-
-def _insert_embeddings(catalog: Catalog, prepared: PreparedShard) -> None:
-    file, commit = prepared.embeddings, prepared.commit
-    if file is None:
-        return
-    shard_id = add_embedding_shard(catalog, file, commit.run_id, commit.shard)
-    catalog.execute(
-        "INSERT INTO core.embeddings SELECT ?, face_id, ? FROM new_embeddings", [catalog.generation, shard_id]
-    )
 
 
 def _insert_shard(catalog: Catalog, prepared: PreparedShard, now: datetime) -> None:

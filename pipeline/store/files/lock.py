@@ -138,9 +138,8 @@ def _locked(root: Path, path: Path) -> StoreLocked:
 def make_token(folder: Folder) -> str:
     """Writes a new 256-bit token. Raises StoreFull, StoreUnwritable."""
     token = secrets.token_urlsafe(32)
+    remove_token(folder)  # not overwritten: an old file may have another mode or owner
     with disk_errors(folder.root):
-        # Not overwritten: an old file may have another mode or owner.
-        folder.path(TOKEN_NAME).unlink(missing_ok=True)
         fd = os.open(folder.path(TOKEN_NAME), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE_FILE)
         with os.fdopen(fd, "w", encoding="ascii") as file:
             file.write(token + "\n")

@@ -42,6 +42,7 @@ _CHUNK_ROWS: Final = 4096  # converted at a time
 _MEASURED: Final = 1.0 + 2.0**-20
 _ID_BYTES: Final = 16  # of a UUID, and an image hash's digest
 _HALF: Final = 8
+_PER_ROW: Final = ("vectors", "seq", "order", "person_ids", "boxes")  # columns of `SegmentRows`, stored as they are
 
 
 class VectorCodes(NamedTuple):
@@ -84,11 +85,7 @@ class SegmentRows:
         by_person = np.argsort(keys, kind="stable")
         return {
             **self.codes._asdict(),
-            "vectors": self.vectors,
-            "seq": self.seq,
-            "order": self.order,
-            "person_ids": self.person_ids,
-            "boxes": self.boxes,
+            **{name: getattr(self, name) for name in _PER_ROW},
             "person_keys": keys[by_person],
             "person_rows": by_person.astype(np.uint32),
             "image_high": high[by_digest],
@@ -104,13 +101,9 @@ class SegmentRows:
             part.images._replace(rows=part.images.rows + start) for part, start in zip(parts, starts, strict=False)
         ]
         return cls(
-            np.concatenate([part.vectors for part in parts]),
-            VectorCodes(*map(np.concatenate, zip(*(part.codes for part in parts), strict=True))),
-            np.concatenate([part.seq for part in parts]),
-            np.concatenate([part.order for part in parts]),
-            np.concatenate([part.person_ids for part in parts]),
-            np.concatenate([part.boxes for part in parts]),
-            ImageTable(*map(np.concatenate, zip(*images, strict=True))),
+            codes=VectorCodes(*map(np.concatenate, zip(*(part.codes for part in parts), strict=True))),
+            images=ImageTable(*map(np.concatenate, zip(*images, strict=True))),
+            **{name: np.concatenate([getattr(part, name) for part in parts]) for name in _PER_ROW},
         )
 
 
@@ -322,13 +315,9 @@ class Segment:
         rows = moved[self._image_rows.checked(0, hashes)]
         high, low = self._image_high.checked(0, hashes), self._image_low.checked(0, hashes)
         return SegmentRows(
-            self.vectors.at(kept),
-            VectorCodes(self.codes.at(kept), self.scales.at(kept), self.errors.at(kept)),
-            self.seq.at(kept),
-            self.order.at(kept),
-            self.person_ids.at(kept),
-            self.boxes.at(kept),
-            ImageTable(high[rows >= 0], low[rows >= 0], rows[rows >= 0]),
+            codes=VectorCodes(self.codes.at(kept), self.scales.at(kept), self.errors.at(kept)),
+            images=ImageTable(high[rows >= 0], low[rows >= 0], rows[rows >= 0]),
+            **{name: getattr(self, name).at(kept) for name in _PER_ROW},
         )
 
     def verify(self) -> str | None:

@@ -23,7 +23,7 @@ from pipeline.errors import StoreDamaged
 from pipeline.store import schema
 from pipeline.store.files.crypto import decrypt_image, encrypt_image
 from pipeline.store.files.durable import Folder
-from pipeline.store.records import StoreIdentity, embeddings_schema
+from pipeline.store.records import Generation, embeddings_schema
 from pipeline.types import FloatArray, IntArray
 
 METADATA_KEY = b"facepipe"
@@ -81,8 +81,9 @@ def read_metadata(file_schema: pa.Schema) -> dict[str, Any]:
     return metadata if isinstance(metadata, dict) else {}
 
 
-def embedding_metadata(identity: StoreIdentity, generation: int) -> dict[str, Any]:
+def embedding_metadata(generation: Generation) -> dict[str, Any]:
     """An embedding shard's metadata."""
+    identity = generation.identity
     return {
         "format_version": schema.FORMAT_VERSION,
         "schema_version": schema.SCHEMA_VERSION,
@@ -91,14 +92,14 @@ def embedding_metadata(identity: StoreIdentity, generation: int) -> dict[str, An
         "weights_sha256": identity.weights_sha256,
         "embedding_size": identity.embedding_size,
         "mode": identity.mode,
-        "generation": generation,
+        "generation": generation.number,
         "output_hash": identity.output_hash,
     }
 
 
-def write_embeddings(folder: Folder, file: str, table: pa.Table, metadata: Mapping[str, Any]) -> WrittenFile:
-    """Writes an embedding shard. Raises StoreFull, StoreUnwritable."""
-    data = parquet_bytes(table, metadata)
+def write_embeddings(folder: Folder, file: str, table: pa.Table, generation: Generation) -> WrittenFile:
+    """Writes an embedding shard (`embeddings_schema`). Raises StoreFull, StoreUnwritable."""
+    data = parquet_bytes(table, embedding_metadata(generation))
     folder.write(file, data, "embeddings")
     return WrittenFile(file, len(data), hashlib.sha256(data).hexdigest(), table.num_rows)
 
