@@ -7,17 +7,16 @@ need no lock (multi-version concurrency control).
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from pipeline.errors import EmbeddingInvalid, UsageError
 from pipeline.matching.columns import Column, MemoryRows, Rows, Scalar, dead_between
-from pipeline.matching.frozen import FrozenImages, FrozenPart
-from pipeline.matching.identical_images import ImageLookup, Images, same_faces
+from pipeline.matching.identical_images import Entry, ImageLookup, Images, same_faces
 from pipeline.matching.int8_filter import MAX_DIMENSIONS, CodeColumns, Codes, grown, load_kernels
 from pipeline.matching.products import HostVectors
 from pipeline.runtime.device import HOST
@@ -33,6 +32,62 @@ _COMPACT_DEAD: Final = 1024  # fewer dead rows are not worth a copy of the index
 _told: set[str] = set()  # devices already warned about as too small for a search
 _log = logging.getLogger(__name__)
 _Answer = TypeVar("_Answer")
+
+
+class FrozenPart(Protocol):
+    """n immutable references with the data that an index needs, such as a store's segment: searched in place."""
+
+    def __len__(self) -> int: ...
+
+    @property
+    def vectors(self) -> Rows[np.float32]:
+        """[n, d] float32 of norm 1."""
+
+    @property
+    def order(self) -> Rows[np.int64]:
+        """[n], as in `IndexView`."""
+
+    @property
+    def boxes(self) -> Rows[np.float32]:
+        """[n, 4] xyxy in pixels of each reference's image."""
+
+    @property
+    def codes(self) -> Rows[np.int8]:
+        """[n, d], as in `int8_filter.Codes`."""
+
+    @property
+    def scales(self) -> Rows[np.float32]:
+        """[n], as in `int8_filter.Codes`."""
+
+    @property
+    def errors(self) -> Rows[np.float32]:
+        """[n], as in `int8_filter.Codes`."""
+
+    @property
+    def max_norm(self) -> float:
+        """At least the largest L2 norm of `vectors` in float64."""
+
+    @property
+    def dead(self) -> IntArray:
+        """[t] the removed rows, ascending."""
+
+    def image_rows(self, image_hash: str) -> Sequence[int]:
+        """The rows of the image with this hash, removed ones included."""
+
+
+@dataclass(frozen=True)
+class FrozenImages:
+    """The `Images` of a frozen part whose first row is at position `start`."""
+
+    part: FrozenPart
+    start: int
+
+    def entries(self, image_hash: str) -> Iterator[Entry]:
+        """As `Images.entries`."""
+        rows = np.array(self.part.image_rows(image_hash), dtype=np.int64)
+        if len(rows):
+            orders, boxes = self.part.order.at(rows).tolist(), self.part.boxes.at(rows).tolist()
+            yield from zip(orders, (self.start + rows).tolist(), boxes, strict=True)
 
 
 def with_room(work: Callable[[IndexView], _Answer], view: IndexView) -> _Answer:

@@ -38,10 +38,9 @@ from pipeline.config import Settings
 from pipeline.evaluation.bench.facepipe import FacepipeChain, manifest_rows
 from pipeline.evaluation.bench.harness import Timing
 from pipeline.extraction.engine import LocalEngine
-from pipeline.extraction.images.batch import PixelMemory
+from pipeline.extraction.images.batch import HostBatch, PixelMemory, host_memory
 from pipeline.extraction.images.decode import Decoder
 from pipeline.extraction.images.files import read_with_state
-from pipeline.extraction.images.host_batch import HostBatch, host_memory
 from pipeline.extraction.images.jpeg import jpeg_pixels
 from pipeline.extraction.rows import CROP, ExtractedRow, read_rows
 from pipeline.extraction.sources.folder import ScanCounts

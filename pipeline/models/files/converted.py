@@ -1,7 +1,7 @@
 """Converted weights and networks: safetensors files that record their origin and detect damage.
 
-Metadata: for weights the source's SHA-256 and the converter's version; and a digest of tensors' names, types, shapes and
-bytes, independent of the header's form. Checking needs no torch.
+Metadata: for weights the source's SHA-256 and the converter's version; for all a digest of the arrays' names, types,
+shapes and bytes, independent of the header's form. Checking needs no torch.
 """
 
 from __future__ import annotations
