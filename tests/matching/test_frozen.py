@@ -12,11 +12,11 @@ import pytest
 from pipeline.errors import StoreDamaged
 from pipeline.matching.calibration import Calibration
 from pipeline.matching.columns import Column
-from pipeline.matching.int8_filter import CodeColumns, Codes, candidates
+from pipeline.matching.int8_filter import CodeColumns, candidates
 from pipeline.matching.match import Matcher
 from pipeline.matching.references import ReferenceIndex, changes_since
 from tests.matching.frozen_parts import CheckedRows, Part, split_index
-from tests.matching.vectors import BOX, append, unit_rows
+from tests.matching.vectors import BOX, append, coded, unit_rows
 
 MATCHER = Matcher(Calibration(1.306), 0.54)
 
@@ -145,14 +145,12 @@ def test_files_are_searched_where_they_are(queries: int, tmp_path: Path, device:
 def test_the_filter_answers_by_positions_in_all_parts() -> None:
     vectors = unit_rows(1, 4000, 64)
     queries = vectors[[0, 81, 3999]]
-    codes = Codes.empty(4000, 64)
-    codes.put(0, vectors)
     starts = np.arange(0, 4000, 40)
 
     def parted(array: npt.NDArray[Any]) -> Column[Any]:
         return Column([CheckedRows(array[start : start + 40]) for start in starts], starts, 0, len(array))
 
-    columns = CodeColumns(*map(parted, (codes.codes, codes.scales, codes.errors)))
+    columns = CodeColumns(*map(parted, coded(vectors)))
     kept = candidates(columns, np.array([7, 81]), queries, 1, 1.001, 1e-12, 0.9)
     assert kept is not None
     assert [positions.tolist() for positions in kept] == [[0], [], [3999]]

@@ -14,13 +14,13 @@ import pytest
 
 from pipeline.matching import int8_filter, match
 from pipeline.matching.calibration import Calibration
-from pipeline.matching.int8_filter import CodeColumns, Codes, candidates
+from pipeline.matching.int8_filter import CodeColumns, candidates
 from pipeline.matching.match import Matcher
 from pipeline.matching.references import IndexView, ReferenceIndex
 from pipeline.matching.score import exact_dots
 from pipeline.runtime.threads import own_threads
 from pipeline.types import DoubleArray, FloatArray
-from tests.matching.vectors import append, make_index, unit, unit_rows
+from tests.matching.vectors import Codes, append, coded, make_index, unit, unit_rows
 
 MATCHER = Matcher(Calibration(1.306), 0.54)
 NONE_DEAD = np.empty(0, dtype=np.int64)
@@ -32,12 +32,6 @@ def one_large(seed: int, count: int, size: int) -> FloatArray:
     rows = 10.0 ** rng.uniform(-44, -1, (count, size)) * rng.choice([-1, 1], (count, size))
     rows[np.arange(count), rng.integers(size, size=count)] = rng.choice([-1, 1], count)
     return unit(rows)
-
-
-def coded(vectors: FloatArray) -> Codes:
-    codes = Codes.empty(*vectors.shape)
-    codes.put(0, vectors)
-    return codes
 
 
 def code_columns(vectors: FloatArray) -> CodeColumns:

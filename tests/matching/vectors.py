@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from pipeline.matching.references import ReferenceIndex
 from pipeline.types import FloatArray
@@ -21,6 +22,24 @@ def unit(rows: FloatArray) -> FloatArray:
 def unit_rows(seed: int, count: int, size: int) -> FloatArray:
     """Random rows [count, size] of norm 1, float32."""
     return unit(np.random.default_rng(seed).standard_normal((count, size)))
+
+
+class Codes(NamedTuple):
+    """The int8 copy of n rows."""
+
+    codes: npt.NDArray[np.int8]  # [n, d]
+    scales: FloatArray  # [n]
+    errors: FloatArray  # [n]
+
+
+def coded(vectors: FloatArray) -> Codes:
+    """The int8 copy of vectors [n, d], as an index makes it."""
+    from pipeline.matching import int8_kernels
+
+    count = len(vectors)
+    made = Codes(np.empty(vectors.shape, np.int8), np.empty(count, np.float32), np.empty(count, np.float32))
+    int8_kernels.quantize(np.ascontiguousarray(vectors), *made)
+    return made
 
 
 def append(
