@@ -34,30 +34,24 @@ class MtcnnNetworks(Protocol):
     @property
     def crops_per_call(self) -> int:
         """The maximum for `run`."""
-        ...
 
     def computing(self) -> AbstractContextManager[object]:
         """For all work with the networks and their arrays."""
-        ...
 
     def memory(self, pixels: int) -> ByteArray:
         """[pixels, 3] uint8 on the host, for a batch."""
-        ...
 
     def batch(self, images: Sequence[Any], memory: ByteArray | None = None) -> Any:
         """The images [H, W, 3] uint8 as an `ImageBatch` on the device."""
-        ...
 
     def likely_cells(
         self, batch: Any, pyramids: Sequence[Sequence[Level]], threshold: float, counts: CallCounts
     ) -> Cells:
         """P-Net's cells in all levels with a face probability of at least `threshold`."""
-        ...
 
     def run(self, stage: str, pixels: Array) -> tuple[Array, ...]:
         """R- or O-Net: crops [n, 3, size, size] float32 in [0, 255] -> box regressions [n, 4], O-Net's landmarks [n,
         10], probabilities [n, 2]."""
-        ...
 
 
 class _Candidates(NamedTuple):

@@ -27,7 +27,6 @@ class ImageBatch(Protocol):
 
     def empty(self, shape: tuple[int, ...]) -> Array:
         """A float32 array of the batch's kind, on its device."""
-        ...
 
     def area_crops(self, image: Array, boxes: Array, size: int) -> Array:
         """Cuts rectangles and resamples each to size x size by area: [n, 3, size, size] float32 in [0, 255].
@@ -35,7 +34,6 @@ class ImageBatch(Protocol):
         `image` [n] int64; `boxes` [n, 4] int64 xyxy, half open, inside the image, not empty. Equals adaptive average
         pooling (torch.nn.functional.interpolate with mode="area").
         """
-        ...
 
     def smooth_crops(self, image: Array, boxes: Array, size: int) -> Array:
         """Like `area_crops`, but interpolates rectangles smaller than size x size.
@@ -43,7 +41,6 @@ class ImageBatch(Protocol):
         Output pixels average windows of max(1, scale) source pixels around their centres, clipped to the rectangle:
         exact area averages when shrinking, linear interpolation when enlarging.
         """
-        ...
 
     def pillow_crops(self, image: Array, boxes: Array, size: int) -> Array:
         """Like Pillow's `Image.crop(box).resize((size, size), BILINEAR)`: triangular windows over two output pixels
@@ -51,7 +48,6 @@ class ImageBatch(Protocol):
 
         On CUDA matrix products, within one grey level: versions of Pillow differ in the first direction.
         """
-        ...
 
     def sample(self, image: Array, points: Array) -> Array:
         """The images [n] interpolated at `points` [n, m, 2] float32 (x, y): [n, m, 3] float32 in [0, 255].
@@ -59,7 +55,6 @@ class ImageBatch(Protocol):
         Bilinear, pixel centres at integers, black outside, like torch's `grid_sample` (zeros, align_corners) and
         OpenCV's `warpAffine` (linear, constant border).
         """
-        ...
 
 
 class PixelMemory:
