@@ -100,15 +100,6 @@ def load_openvino(source: TorchSource, runtime: OpenVino, precision: str = FLOAT
     return None if model is None else OpenVinoNetwork(model, runtime, precision)
 
 
-def backend_of(network: OpenVinoNetwork | None) -> str:
-    """For reports: "openvino 2026.4.1", or "torch 2.9.0" for None."""
-    if network is not None:
-        return f"{OPENVINO} {network.version}"
-    import torch
-
-    return f"torch {torch.__version__}"
-
-
 def _model(source: TorchSource, runtime: OpenVino) -> Any:
     """The model from the cache, or converted and cached; None if torch must run it."""
     path, claims = runtime.cache / f"{source.name}.openvino", _claims(source, runtime)

@@ -17,9 +17,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from pipeline.extraction.detection import packing, row_convolutions
-from pipeline.extraction.detection.packing import OUTPUTS
-from pipeline.extraction.detection.row_convolutions import convolve_pair, four_products, row_room
+from pipeline.extraction.detection import row_convolutions
+from pipeline.extraction.detection.row_convolutions import OUTPUTS, convolve_pair, four_products, row_room
 from pipeline.extraction.images import resampling_kernels
 from pipeline.extraction.images.resampling_kernels import average_row, bins, scratch_room
 from pipeline.runtime import vector_code
@@ -29,7 +28,7 @@ from pipeline.types import BoolArray, FloatArray, IntArray
 _CHANNELS1: Final = 10  # outputs of P-Net's first layer; its packed weights have 12
 _MARGIN: Final = 1e-3  # of logits: far above their rounding
 _LANES: Final = 8  # crops at a time: one vector
-_INLINED: Final = (vector_code, resampling_kernels, packing, row_convolutions)
+_INLINED: Final = (vector_code, resampling_kernels, row_convolutions)
 
 
 @compiled(**FUSED)
@@ -131,9 +130,9 @@ def scan_level(
     """P-Net over a level of an image: returns the number of cells with a probability >= `threshold`.
 
     `pixels` [height, width * 3] uint8; the level is the image resampled by area, at least 12 pixels per side. `layer1`
-    to `layer3` are from `packing.packed_layer`; `face` and `box` are weights [2 or 4, 32] and bias. Fills `cells` [n,
-    2] with (row, column) and `answers` [n, 5] with probability and box regression, by row; n must be the level's number
-    of cells.
+    to `layer3` are from `packed_layer`; `face` and `box` are weights [2 or 4, 32] and bias. Fills `cells` [n, 2] with
+    (row, column) and `answers` [n, 5] with probability and box regression, by row; n must be the level's number of
+    cells.
     """
     height, width = pixels.shape[0], pixels.shape[1] // 3
     pooled_height, pooled_width = (level_height - 1) // 2, (level_width - 1) // 2
