@@ -75,7 +75,7 @@ def check_converted(path: Path) -> dict[str, npt.NDArray[Any]]:
     """`read_converted` without torch."""
     metadata = read_metadata(path)
     try:
-        arrays = safetensors.numpy.load(path.read_bytes())
+        arrays = safetensors.numpy.load_file(path)
     except (OSError, safetensors.SafetensorError, KeyError, ValueError) as exc:
         raise _corrupt(path, str(exc)) from exc
     digest = content_digest(arrays)
