@@ -9,8 +9,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from pipeline.config import FLOAT32
-from pipeline.models.backend import TorchSource, backend_of, load_openvino
+from pipeline.config import FLOAT32, OPENVINO
+from pipeline.models.backend import TorchSource, load_openvino
 from pipeline.models.networks.openvino import OpenVino
 from pipeline.models.registry import WeightSet
 from pipeline.models.weights import ResolvedWeights, load_centre
@@ -104,13 +104,16 @@ def load_embedder(
         source = TorchSource(resolved.name, resolved.sha256, (3, size, size), partial(_torch_module, resolved))
         converted = load_openvino(source, runtime, precision or FLOAT32)
     if converted is not None:  # its input and output are always float32
-        network, used = _on_arrays(converted), converted.precision
+        network, used, backend = _on_arrays(converted), converted.precision, f"{OPENVINO} {converted.version}"
     else:
+        import torch
+
         from pipeline.models.load import TorchNetwork
 
         used = FLOAT32 if runtime is not None else precision or FLOAT32
-        network = TorchNetwork(_torch_module(resolved), device, used)
-    backend = backend_of(converted) + (f" in {used}" if precision is not None else "")
+        network, backend = TorchNetwork(_torch_module(resolved), device, used), f"torch {torch.__version__}"
+    if precision is not None:
+        backend += f" in {used}"
     return Embedder(resolved.weight_set, network, device, centre, backend)
 
 

@@ -95,11 +95,6 @@ class Column(Generic[Scalar]):
             gathered[chosen] = self.parts[part].at(rows[chosen] - self.starts[part])
         return gathered
 
-    def whole(self) -> npt.NDArray[Scalar]:
-        """All rows in one array: a copy if there are several parts."""
-        pieces = [self.checked(piece.start, piece.stop) for piece in self.pieces()]
-        return pieces[0] if len(pieces) == 1 else np.concatenate([self.parts[-1].array[:0], *pieces])
-
 
 def dead_between(dead: IntArray, start: int, end: int) -> IntArray:
     """The positions of `dead` (ascending) in [start, end), relative to `start`."""

@@ -44,9 +44,6 @@ class DeviceVectors:
     def __getitem__(self, rows: slice) -> DeviceVectors:
         return DeviceVectors(self.rows[rows], self.device)
 
-    def on_host(self) -> FloatArray:
-        return np.asarray(self.rows.cpu().numpy())
-
     @staticmethod
     def in_parts(search: Callable[[slice], _Found], queries: int) -> list[tuple[slice, _Found]]:
         parts = [slice(start, min(start + MOST_ROWS, queries)) for start in range(0, queries, MOST_ROWS)]

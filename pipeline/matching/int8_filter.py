@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -48,7 +48,6 @@ _SHARE: Final = 8
 _LEAST_ROOM: Final = 1024
 # Codes per thread: half a millisecond of work, ten times the cost of the hand-over.
 _PART_CODES: Final = 2**24
-_Scalar = TypeVar("_Scalar", bound=np.generic)
 
 
 @if_compiled
@@ -59,46 +58,9 @@ def load_kernels() -> ModuleType:
     return int8_kernels
 
 
-def grown(array: npt.NDArray[_Scalar], capacity: int, length: int) -> npt.NDArray[_Scalar]:
-    """A copy of the first `length` rows with room for `capacity`."""
-    copy = np.empty((capacity, *array.shape[1:]), dtype=array.dtype)
-    copy[:length] = array[:length]
-    return copy
-
-
-@dataclass(frozen=True, eq=False)
-class Codes:
-    """The int8 copy of n rows of d numbers: n (d + 8) bytes of host memory."""
-
-    codes: npt.NDArray[np.int8]  # [n, d]: c
-    scales: FloatArray  # [n] float32: a
-    errors: FloatArray  # [n] float32: E
-
-    @classmethod
-    def empty(cls, rows: int, size: int) -> Codes:
-        """Uninitialised, for `rows` rows of `size` numbers."""
-        return cls(np.empty((rows, size), np.int8), np.empty(rows, np.float32), np.empty(rows, np.float32))
-
-    def __getitem__(self, rows: slice) -> Codes:
-        """A view."""
-        return Codes(self.codes[rows], self.scales[rows], self.errors[rows])
-
-    def grown(self, capacity: int, length: int) -> Codes:
-        """As the function `grown`."""
-        codes, scales, errors = self.codes, self.scales, self.errors
-        return Codes(grown(codes, capacity, length), grown(scales, capacity, length), grown(errors, capacity, length))
-
-    def put(self, start: int, vectors: FloatArray) -> None:
-        """Quantizes `vectors` [m, d], finite and not zero, into the rows from `start`."""
-        from pipeline.matching import int8_kernels
-
-        part = self[start : start + len(vectors)]
-        int8_kernels.quantize(np.ascontiguousarray(vectors), part.codes, part.scales, part.errors)
-
-
 @dataclass(frozen=True, eq=False)
 class CodeColumns:
-    """The int8 copy of the n rows of an index."""
+    """The int8 copy of the n rows of an index: n (d + 8) bytes."""
 
     codes: Column[np.int8]  # [n, d]: c
     scales: Column[np.float32]  # [n]: a
@@ -111,11 +73,6 @@ class CodeColumns:
         """A view, in constant time."""
         return CodeColumns(self.codes[rows], self.scales[rows], self.errors[rows])
 
-    def checked(self, start: int, stop: int) -> Codes:
-        """A view of the rows start .. stop - 1, all of one part."""
-        codes, scales = self.codes.checked(start, stop), self.scales.checked(start, stop)
-        return Codes(codes, scales, self.errors.checked(start, stop))
-
 
 class _Queries(NamedTuple):
     """m queries as codes, with the factors of a row's interval."""
@@ -126,11 +83,9 @@ class _Queries(NamedTuple):
     offsets: DoubleArray  # [m]: F |r| + SLACK
 
 
-@dataclass(frozen=True)
-class _Scan:
+class _Scan(NamedTuple):
     """The candidates in a range of rows."""
 
-    complete: bool  # False: there were too many
     lows: DoubleArray  # [m, k] the largest lower bounds
     rows: IntArray  # [m, capacity] the candidates
     highs: DoubleArray  # [m, capacity] their upper bounds
@@ -149,9 +104,10 @@ def candidates(
     parts = even_parts(len(codes), len(codes) * queries.shape[1] // _PART_CODES)
     # Not in the default pool, behind batch detection, which takes a second on a CPU.
     scans = over_threads(lambda rows: _scan(codes, dead, rows, coded, k, ties, floor), parts, pool="search")
-    if not all(scan.complete for scan in scans):
+    complete = [scan for scan in scans if scan is not None]
+    if len(complete) < len(scans):
         return None
-    return [_merged(scans, row, k, ties, floor) for row in range(len(queries))]
+    return [_merged(complete, row, k, ties, floor) for row in range(len(queries))]
 
 
 def _quantized(queries: FloatArray, max_norm: float) -> _Queries:
@@ -166,8 +122,9 @@ def _quantized(queries: FloatArray, max_norm: float) -> _Queries:
 
 def _scan(
     codes: CodeColumns, dead: IntArray, rows: slice, queries: _Queries, k: int, ties: float, floor: float
-) -> _Scan:
-    """Scans `rows` part by part; the lower bounds of earlier parts exclude rows of later ones."""
+) -> _Scan | None:
+    """Scans `rows` part by part; the lower bounds of earlier parts exclude rows of later ones. None if there are too
+    many candidates."""
     from pipeline.matching import int8_kernels
 
     count = len(queries.codes)
@@ -175,15 +132,11 @@ def _scan(
     lows, counts = np.full((count, k), -np.inf), np.zeros(count, dtype=np.int64)
     kept, highs = np.empty(room, dtype=np.int64), np.empty(room)
     for piece in codes.codes[rows].pieces():
-        first = rows.start + piece.start
-        block = codes.checked(first, rows.start + piece.stop)
-        complete = int8_kernels.scan(
-            block.codes, block.scales, block.errors, first, dead, *queries,
-            ties, _LEAST, floor, lows, kept, highs, counts,
-        )  # fmt: skip
-        if not complete:
-            return _Scan(False, lows, kept, highs, counts)
-    return _Scan(True, lows, kept, highs, counts)
+        first, stop = rows.start + piece.start, rows.start + piece.stop
+        block = codes.codes.checked(first, stop), codes.scales.checked(first, stop), codes.errors.checked(first, stop)
+        if not int8_kernels.scan(*block, first, dead, *queries, ties, _LEAST, floor, lows, kept, highs, counts):
+            return None
+    return _Scan(lows, kept, highs, counts)
 
 
 def _merged(scans: list[_Scan], row: int, k: int, ties: float, floor: float) -> IntArray:

@@ -33,10 +33,6 @@ class HostVectors:
     def __getitem__(self, rows: slice) -> HostVectors:
         return HostVectors(self.rows[rows])
 
-    def on_host(self) -> FloatArray:
-        """[n, d], a copy if there are several parts."""
-        return self.rows.whole()
-
     @staticmethod
     def in_parts(search: Callable[[slice], _Found], queries: int) -> list[tuple[slice, _Found]]:
         """Splits `queries` queries into parts of at most MOST_ROWS and runs `search` on each, in several threads."""

@@ -7,18 +7,16 @@ need no lock (multi-version concurrency control).
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
 from pipeline.errors import EmbeddingInvalid, UsageError
-from pipeline.matching.columns import Column, MemoryRows, Rows, Scalar, dead_between
-from pipeline.matching.frozen import FrozenImages, FrozenPart
-from pipeline.matching.identical_images import ImageLookup, Images, same_faces
-from pipeline.matching.int8_filter import MAX_DIMENSIONS, CodeColumns, Codes, grown, load_kernels
+from pipeline.matching.columns import Column, MemoryRows, Rows, dead_between
+from pipeline.matching.identical_images import Entry, ImageLookup, Images, same_faces
+from pipeline.matching.int8_filter import MAX_DIMENSIONS, CodeColumns, load_kernels
 from pipeline.matching.products import HostVectors
 from pipeline.runtime.device import HOST
 from pipeline.types import FloatArray, IntArray
@@ -28,11 +26,68 @@ if TYPE_CHECKING:
 
 NORM_TOLERANCE: Final = 1e-3  # float32 rounding changes a norm of 1 by at most 1e-6
 
+_CODES: Final = ("codes", "scales", "errors")  # of `CodeColumns`
 _FIRST_CAPACITY: Final = 1024
 _COMPACT_DEAD: Final = 1024  # fewer dead rows are not worth a copy of the index
 _told: set[str] = set()  # devices already warned about as too small for a search
 _log = logging.getLogger(__name__)
 _Answer = TypeVar("_Answer")
+
+
+class FrozenPart(Protocol):
+    """n immutable references with the data that an index needs, such as a store's segment: searched in place."""
+
+    def __len__(self) -> int: ...
+
+    @property
+    def vectors(self) -> Rows[np.float32]:
+        """[n, d] float32 of norm 1."""
+
+    @property
+    def order(self) -> Rows[np.int64]:
+        """[n], as in `IndexView`."""
+
+    @property
+    def boxes(self) -> Rows[np.float32]:
+        """[n, 4] xyxy in pixels of each reference's image."""
+
+    @property
+    def codes(self) -> Rows[np.int8]:
+        """[n, d], as in `int8_filter.CodeColumns`."""
+
+    @property
+    def scales(self) -> Rows[np.float32]:
+        """[n], as in `int8_filter.CodeColumns`."""
+
+    @property
+    def errors(self) -> Rows[np.float32]:
+        """[n], as in `int8_filter.CodeColumns`."""
+
+    @property
+    def max_norm(self) -> float:
+        """At least the largest L2 norm of `vectors` in float64."""
+
+    @property
+    def dead(self) -> IntArray:
+        """[t] the removed rows, ascending."""
+
+    def image_rows(self, image_hash: str) -> Sequence[int]:
+        """The rows of the image with this hash, removed ones included."""
+
+
+@dataclass(frozen=True)
+class FrozenImages:
+    """The `Images` of a frozen part whose first row is at position `start`."""
+
+    part: FrozenPart
+    start: int
+
+    def entries(self, image_hash: str) -> Iterator[Entry]:
+        """As `Images.entries`."""
+        rows = np.array(self.part.image_rows(image_hash), dtype=np.int64)
+        if len(rows):
+            orders, boxes = self.part.order.at(rows).tolist(), self.part.boxes.at(rows).tolist()
+            yield from zip(orders, (self.start + rows).tolist(), boxes, strict=True)
 
 
 def with_room(work: Callable[[IndexView], _Answer], view: IndexView) -> _Answer:
@@ -178,14 +233,17 @@ class ReferenceIndex:
         self._lineage = object()
         self._frozen_images = [FrozenImages(*each) for each in zip(frozen, self._starts.tolist(), strict=False)]
         self._images = ImageLookup()
-        self._tail_vectors = np.empty((0, embedding_size), dtype=np.float32)
-        self._tail_order = np.empty(0, dtype=np.int64)
-        worth = quantized and device == HOST and embedding_size <= MAX_DIMENSIONS and load_kernels() is not None
-        self._tail_codes = Codes.empty(0, embedding_size) if worth else None
+        kinds: dict[str, tuple[type[np.generic], tuple[int, ...]]]  # dtype and shape of a row, by name in FrozenPart
+        kinds = {"vectors": (np.float32, (embedding_size,)), "order": (np.int64, ())}
+        kernels = load_kernels() if quantized and device == HOST and embedding_size <= MAX_DIMENSIONS else None
+        if kernels is not None:
+            kinds |= {"codes": (np.int8, (embedding_size,)), "scales": (np.float32, ()), "errors": (np.float32, ())}
+        self._kernels = kernels
+        self._tail = {name: np.empty((0, *shape), dtype) for name, (dtype, shape) in kinds.items()}
         self._lay_out(self.tail_start)
         dead = [part.dead + start for part, start in zip(frozen, self._starts, strict=False)]
         max_norm = max((part.max_norm for part in frozen), default=0.0)
-        self._view = self._snapshot(self.tail_start, max_norm, np.concatenate([self._tail_order, *dead]))
+        self._view = self._snapshot(self.tail_start, max_norm, np.concatenate([self._tail["order"], *dead]))
 
     def __len__(self) -> int:
         """The number of positions, dead ones included."""
@@ -262,12 +320,13 @@ class ReferenceIndex:
         return copy, kept
 
     def _snapshot(self, length: int, max_norm: float, dead: IntArray) -> IndexView:
+        columns = {name: column[:length] for name, column in self._columns.items()}
         return IndexView(
             self.embedding_size,
             self._vectors[:length],
-            self._host_vectors[:length],
-            self._order[:length],
-            None if self._codes is None else self._codes[:length],
+            columns["vectors"],
+            columns["order"],
+            CodeColumns(*(columns[name] for name in _CODES)) if self._kernels is not None else None,
             max_norm,
             dead,
             [*self._frozen_images, self._images],
@@ -277,55 +336,44 @@ class ReferenceIndex:
     def _lay_out(self, length: int) -> None:
         """Makes the columns of the frozen parts and of the tail's arrays, with their whole capacity. `length`: the
         positions in use."""
-        frozen, tail_codes = self._frozen, self._tail_codes
-        self._host_vectors = self._column([part.vectors for part in frozen], self._tail_vectors)
-        self._order = self._column([part.order for part in frozen], self._tail_order)
+        self._columns: dict[str, Column[Any]] = {}
+        for name, tail in self._tail.items():
+            parts = [*(getattr(part, name) for part in self._frozen), MemoryRows(tail)]
+            self._columns[name] = Column(parts, self._starts, 0, self.tail_start + len(tail))
         self._vectors = self._on_device(length)
-        self._codes: CodeColumns | None = None
-        if tail_codes is not None:
-            self._codes = CodeColumns(
-                self._column([part.codes for part in frozen], tail_codes.codes),
-                self._column([part.scales for part in frozen], tail_codes.scales),
-                self._column([part.errors for part in frozen], tail_codes.errors),
-            )
-
-    def _column(self, frozen: Sequence[Rows[Scalar]], tail: npt.NDArray[Scalar]) -> Column[Scalar]:
-        return Column([*frozen, MemoryRows(tail)], self._starts, 0, self.tail_start + len(tail))
 
     def _write(self, start: int, vectors: FloatArray, order: IntArray) -> None:
         """Fills rows from position `start`, which no view includes yet."""
         end, first = start + len(vectors), start - self.tail_start
         self._reserve(start, end)
-        rows = slice(first, first + len(vectors))
-        self._tail_order[rows] = order
-        self._tail_vectors[rows] = vectors
+        new = {name: tail[first : first + len(vectors)] for name, tail in self._tail.items()}
+        new["order"][:], new["vectors"][:] = order, vectors
         if not isinstance(self._vectors, HostVectors):
-            self._vectors.write(start, self._tail_vectors[rows])
-        if self._tail_codes is not None:
-            self._tail_codes.put(first, self._tail_vectors[rows])
+            self._vectors.write(start, new["vectors"])
+        if self._kernels is not None:
+            self._kernels.quantize(new["vectors"], *(new[name] for name in _CODES))
 
     def _reserve(self, length: int, needed: int) -> None:
         """Ensures capacity for `needed` references; older views keep the old arrays."""
         filled, wanted = length - self.tail_start, needed - self.tail_start
-        if wanted <= len(self._tail_order):
+        if wanted <= len(self._tail["order"]):
             return
         # Spare capacity: the first insertion after a load should not copy everything.
-        capacity = max(wanted + wanted // 8, 2 * len(self._tail_order), _FIRST_CAPACITY)
-        self._tail_vectors = grown(self._tail_vectors, capacity, filled)
-        self._tail_order = grown(self._tail_order, capacity, filled)
-        if self._tail_codes is not None:
-            self._tail_codes = self._tail_codes.grown(capacity, filled)
+        capacity = max(wanted + wanted // 8, 2 * len(self._tail["order"]), _FIRST_CAPACITY)
+        for name, tail in self._tail.items():
+            self._tail[name] = np.empty((capacity, *tail.shape[1:]), tail.dtype)
+            self._tail[name][:filled] = tail[:filled]
         self._lay_out(length)
 
     def _on_device(self, length: int) -> HostVectors | DeviceVectors:
         """The vectors for matrix products, with the host's capacity; a device gets a copy of the first `length`."""
         if self.device == HOST:
-            return HostVectors(self._host_vectors)  # shares the memory
+            return HostVectors(self._columns["vectors"])  # shares the memory
         from pipeline.matching.device_products import DeviceVectors
         from pipeline.runtime.device import lack_of_memory
 
         try:
-            return DeviceVectors.copied(self._host_vectors, length, self.device)
+            return DeviceVectors.copied(self._columns["vectors"], length, self.device)
         except RuntimeError as exc:
             detail, device, self.device = lack_of_memory(exc), self.device, HOST
             _log.warning("%s has too little memory for all references (%s): the CPU searches them", device, detail)

@@ -12,7 +12,7 @@ depend on how many pairs are scored together.
 from __future__ import annotations
 
 import math
-from typing import Final, overload
+from typing import Final
 
 import numpy as np
 
@@ -72,20 +72,14 @@ def score_denominator(threshold: float) -> float:
     return MAX_DISTANCE - math.sqrt(min(check_threshold(threshold), MAX_THRESHOLD))
 
 
-@overload
-def similarity_score(distance: float, threshold: float) -> float: ...
-@overload
-def similarity_score(distance: DoubleArray, threshold: float) -> DoubleArray: ...
-def similarity_score(distance: float | DoubleArray, threshold: float) -> float | DoubleArray:
-    """The contract's similarityScore, float64 of the shape of `distance` (a float for a float); NaN stays NaN.
+def similarity_score(distance: DoubleArray, threshold: float) -> DoubleArray:
+    """The contract's similarityScore, float64 of the shape of `distance`; NaN stays NaN.
 
     At T = 4 every identity matches: the score is at least 1, and d ranks candidates. Raises BadValue unless T is in
     [0, 3.99] or 4.
     """
-    scores = (MAX_DISTANCE - np.asarray(distance, dtype=np.float64)) / score_denominator(threshold)
-    if threshold == EVERYBODY:
-        scores = np.maximum(scores, 1.0)
-    return float(scores) if np.ndim(distance) == 0 else scores
+    scores = (MAX_DISTANCE - distance) / score_denominator(threshold)
+    return np.maximum(scores, 1.0) if threshold == EVERYBODY else scores
 
 
 def strong_score(calibration: Calibration, threshold: float) -> float:
@@ -96,7 +90,7 @@ def strong_score(calibration: Calibration, threshold: float) -> float:
     rate, _ = calibration.fmr_at(threshold)
     strong = calibration.threshold_near(rate / _FACTOR)
     if strong is not None and strong < threshold:
-        return similarity_score(math.sqrt(strong), threshold)
+        return float(similarity_score(np.array(math.sqrt(strong)), threshold))
     return _STRONG_SCORE
 
 

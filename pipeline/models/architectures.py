@@ -18,7 +18,7 @@ from pipeline.models.networks import sface as sface_network
 class Architecture:
     """An embedding network: [n, 3, S, S] float32, preprocessed as its registry row says -> [n, d] float32."""
 
-    # Published file -> tensors. Raises GraphInvalid. Unused for published state dicts.
+    # Published file -> tensors. Unused for published state dicts.
     convert: Callable[[bytes], dict[str, torch.Tensor]]
     # Tensors -> network in eval mode on the CPU. Raises RuntimeError that names wrong tensors.
     build: Callable[[Mapping[str, torch.Tensor]], nn.Module]

@@ -16,12 +16,15 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
+
 from pipeline.config import AUTO, BFLOAT16, FLOAT16, FLOAT32, OPENVINO
-from pipeline.errors import BadValue, CacheUnwritable
+from pipeline.errors import BadValue, CacheUnwritable, WeightsCorrupt
 from pipeline.models.files.cache import cache_errors, exclusive
-from pipeline.models.files.sealed import read_sealed, write_sealed
+from pipeline.models.files.converted import check_converted, read_metadata, write_arrays
 from pipeline.models.networks.openvino import OpenVino, OpenVinoNetwork, core, openvino, openvino_version
 from pipeline.runtime.device import HOST
+from pipeline.types import ByteArray
 
 if TYPE_CHECKING:
     from torch import nn
@@ -97,25 +100,16 @@ def load_openvino(source: TorchSource, runtime: OpenVino, precision: str = FLOAT
     return None if model is None else OpenVinoNetwork(model, runtime, precision)
 
 
-def backend_of(network: OpenVinoNetwork | None) -> str:
-    """For reports: "openvino 2026.4.1", or "torch 2.9.0" for None."""
-    if network is not None:
-        return f"{OPENVINO} {network.version}"
-    import torch
-
-    return f"torch {torch.__version__}"
-
-
 def _model(source: TorchSource, runtime: OpenVino) -> Any:
     """The model from the cache, or converted and cached; None if torch must run it."""
     path, claims = runtime.cache / f"{source.name}.openvino", _claims(source, runtime)
-    if (found := read_sealed(path, claims)) is not None:
-        return _unpack(*found)
+    if (found := _cached(path, claims)) is not None:
+        return _unpack(found)
     converted = None
     try:
         with exclusive(runtime.cache, path.name):
-            if (found := read_sealed(path, claims)) is not None:  # made meanwhile
-                return _unpack(*found)
+            if (found := _cached(path, claims)) is not None:  # made meanwhile
+                return _unpack(found)
             converted = _convert(source, runtime)
             _write(path, {**claims, **converted[1]}, converted[0])
     except CacheUnwritable:
@@ -150,32 +144,41 @@ def _claims(source: TorchSource, runtime: OpenVino) -> dict[str, str]:
 def _code() -> str:
     """A hash of the modules that convert, compare and store: a change invalidates files."""
     here = Path(__file__)
-    files = [here, here.parent / "conversion" / "openvino.py", here.parent / "files" / "sealed.py"]
+    files = [here, here.parent / "conversion" / "openvino.py", here.parent / "files" / "converted.py"]
     files += sorted((here.parent / "networks").glob("*.py"))
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:16]
 
 
 def _write(path: Path, facts: dict[str, str], model: Any) -> None:
-    """Writes the file. Use it under `exclusive`. Raises CacheUnwritable."""
+    """Writes the file, without arrays if torch must run the network. Use it under `exclusive`. Raises
+    CacheUnwritable."""
     # Fixed names: a killed process leaves at most one pair.
-    operations, weights = path.with_suffix(".saving.xml"), path.with_suffix(".saving.bin")
+    saved = {"operations": path.with_suffix(".saving.xml"), "weights": path.with_suffix(".saving.bin")}
+    arrays: dict[str, ByteArray] = {}
     try:
         with cache_errors(path.parent):
             if model is not None:
-                openvino().save_model(model, operations, compress_to_fp16=False)
-            parts = [file.read_bytes() if model is not None else b"" for file in (operations, weights)]
+                openvino().save_model(model, saved["operations"], compress_to_fp16=False)
+                arrays = {name: np.fromfile(file, np.uint8) for name, file in saved.items()}
     except RuntimeError as exc:  # from OpenVINO if the disk is full
         raise CacheUnwritable(path=path.parent, detail=str(exc)) from exc
     finally:
-        for temporary in (operations, weights):
+        for temporary in saved.values():
             with suppress(OSError):
                 temporary.unlink()
-    write_sealed(path, {**facts, "operations_bytes": str(len(parts[0]))}, b"".join(parts))
+    write_arrays(path, arrays, facts)
 
 
-def _unpack(facts: dict[str, str], content: memoryview) -> Any:
-    """The model; None if the file records that torch must run it."""
-    if "problem" in facts:
+def _cached(path: Path, claims: dict[str, str]) -> dict[str, ByteArray] | None:
+    """The file's arrays; None if it is missing, damaged or lacks any of `claims`."""
+    try:
+        return check_converted(path) if claims.items() <= read_metadata(path).items() else None
+    except WeightsCorrupt:
         return None
-    end = int(facts["operations_bytes"])
-    return core().read_model(bytes(content[:end]), bytes(content[end:]))
+
+
+def _unpack(arrays: dict[str, ByteArray]) -> Any:
+    """The model; None without arrays: torch must run it."""
+    if not arrays:
+        return None
+    return core().read_model(arrays["operations"].tobytes(), arrays["weights"].tobytes())

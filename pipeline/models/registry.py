@@ -60,7 +60,6 @@ class WeightSet:
     distribution: str | None = None  # name to install
     folder: str = "."
     url: str | None = None
-    detection_version: int | None = None
 
     @property
     def file(self) -> SourceFile:

@@ -144,9 +144,10 @@ def _converted(row: WeightSet, sources: Sequence[Path]) -> dict[str, torch.Tenso
     for path, data in zip(sources, contents.values(), strict=True):
         check_hash(row, path, hashlib.sha256(data).hexdigest())
     if row.kind == "detector":
-        from pipeline.models.conversion.state_dicts import convert_state_dicts
+        import torch
 
-        return convert_state_dicts(contents)
+        states = {name: torch.load(io.BytesIO(data), weights_only=True) for name, data in contents.items()}
+        return {f"{name}.{key}": tensor for name, state in states.items() for key, tensor in state.items()}
     from pipeline.models.architectures import ARCHITECTURES
 
     (data,) = contents.values()

@@ -53,7 +53,7 @@ def doubtful_pairs(
     except cannot-link pairs. The first of a pair was asked about. `alike` is not read if the threshold has no
     doubts."""
     calibration = Calibration.from_dict(store.identity.calibration)
-    wider_score = similarity_score(math.sqrt(_wider(calibration, threshold)), threshold)
+    wider_score = float(similarity_score(np.array(math.sqrt(_wider(calibration, threshold))), threshold))
     if threshold in (0, EVERYBODY):
         return Doubts((), (), wider_score)
     found = [*alike]

@@ -108,7 +108,8 @@ class BareProducts:
     def __call__(self, faces: FaceBatch) -> None:
         queries = torch.from_numpy(faces.embeddings).to(self._index.device)
         vectors = self._index.view().vectors
-        rows = torch.from_numpy(vectors.on_host()) if isinstance(vectors, HostVectors) else vectors.rows
+        on_host = isinstance(vectors, HostVectors)
+        rows = torch.from_numpy(vectors.rows.checked(0, len(vectors.rows))) if on_host else vectors.rows
         for references in rows.split(max(2048, self._elements // len(queries))):
             out = self._buffer[: len(queries) * len(references)].view(len(queries), len(references))
             torch.mm(queries, references.T, out=out)

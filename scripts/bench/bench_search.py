@@ -16,6 +16,7 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import itertools
+import math
 import resource
 import time
 from collections.abc import Callable
@@ -28,6 +29,7 @@ from harness import argument_parser, paired_ratio, settings_of, write_result
 from pipeline.evaluation.bench.harness import Timing, interleave, timed
 from pipeline.matching import int8_filter
 from pipeline.matching.calibration import Calibration
+from pipeline.matching.columns import Column
 from pipeline.matching.match import Matcher, Nearest
 from pipeline.matching.references import IndexView, ReferenceIndex
 from pipeline.types import FloatArray, IntArray
@@ -102,7 +104,7 @@ def assert_exact(view: IndexView, queries: FloatArray, k: int) -> None:
 
 def variants(view: IndexView, k: int) -> dict[str, Search]:
     """What is timed, by name: each takes queries [m, d]."""
-    plain, host = dataclasses.replace(view, codes=None), view.host_vectors.whole()
+    plain, host = dataclasses.replace(view, codes=None), view.vectors_at(np.arange(len(view)))
     vectors = torch.from_numpy(host)
     buffer = torch.empty(QUERIES * CHUNK, dtype=torch.float32)
 
@@ -156,17 +158,21 @@ def measure(view: IndexView, queries: FloatArray, k: int, repeats: int) -> dict[
     return timings
 
 
+def _bytes(column: Column[Any]) -> int:
+    return math.prod(column.shape) * column.parts[-1].array.itemsize
+
+
 def figures_of(view: IndexView, timings: dict[str, Timing], prepare_s: float, append_s: float) -> dict[str, Any]:
     """Ratios, times, bytes, and what was not compared with."""
     assert view.codes is not None, "numba is not installed"
-    copy = sum(column.whole().nbytes for column in (view.codes.codes, view.codes.scales, view.codes.errors))
+    copy = sum(_bytes(column) for column in (view.codes.codes, view.codes.scales, view.codes.errors))
     return {
         "ratio_1_to_numpy": paired_ratio(timings["facepipe_1"], timings["numpy_1"]),
         "ratio_1_to_float32_path": paired_ratio(timings["facepipe_1"], timings["facepipe_float32_1"]),
         "ratio_64_to_products": paired_ratio(timings["facepipe_64"], timings["products_64"]),
         **{f"ms_{name}": 1e3 * timing.median for name, timing in timings.items()},
-        "bytes_float32": view.host_vectors.whole().nbytes,
-        "bytes_order": view.order.whole().nbytes,
+        "bytes_float32": _bytes(view.host_vectors),
+        "bytes_order": _bytes(view.order),
         "bytes_int8_copy": copy,
         "bytes_int8_copy_per_reference": copy / len(view),
         "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,

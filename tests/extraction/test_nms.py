@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torchvision.ops import nms as torchvision_nms
 
 from pipeline.extraction.detection import torch_nms
-from pipeline.extraction.detection.nms import suppress
+from pipeline.extraction.detection.cascade import suppress
 from tests.extraction.helpers import interpreted
 
 Arrays = tuple[np.ndarray, np.ndarray, np.ndarray]
@@ -34,7 +34,7 @@ def path(request: pytest.FixtureRequest) -> Iterator[None]:
     """Suppression by torchvision on the host, in the kernel, and of NumPy's arrays in the compiled loop."""
     found = request.getfixturevalue("kernel") if request.param == "kernel" else None
     if request.param == "loop":
-        pytest.importorskip("pipeline.extraction.detection.suppression_loop", exc_type=ImportError)
+        pytest.importorskip("pipeline.extraction.detection.network_kernels", exc_type=ImportError)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch_nms, "load_kernel", lambda _: found)
         patch.setitem(globals(), "LOOP", request.param == "loop")

@@ -13,8 +13,7 @@ import pytest
 from PIL import Image
 
 from pipeline.config import DecodeSettings
-from pipeline.extraction.images.decode import open_image
-from pipeline.extraction.images.room import DecodingRoom
+from pipeline.extraction.images.decode import DecodingRoom, open_image
 from tests.extraction.helpers import encode
 
 
@@ -98,10 +97,10 @@ import os, re, sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from pipeline.config import DecodeSettings
-from pipeline.extraction.images import decode, room
+from pipeline.extraction.images import decode
 from pipeline.runtime.allocator import settle_allocator
 settle_allocator()
-decode.ROOM = room.DecodingRoom(2**20)
+decode.ROOM = decode.DecodingRoom(2**20)
 def peak(): return int(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) * 1024
 def measure(path):
     before, data = peak(), path.read_bytes()

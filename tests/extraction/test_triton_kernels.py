@@ -19,7 +19,7 @@ from pipeline.extraction.detection.pyramid import Level
 from pipeline.extraction.detection.torch_networks import TorchNetworks
 from pipeline.extraction.extractor import BatchExtractor
 from pipeline.extraction.images import torch_batch
-from pipeline.extraction.images.host_batch import HostBatch
+from pipeline.extraction.images.batch import HostBatch
 from pipeline.extraction.images.torch_batch import TorchBatch
 from pipeline.types import DecodedImage
 from tests.extraction.helpers import needs_cuda

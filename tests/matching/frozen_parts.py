@@ -11,9 +11,9 @@ import numpy.typing as npt
 
 from pipeline.errors import StoreDamaged
 from pipeline.matching.columns import Scalar
-from pipeline.matching.int8_filter import Codes
 from pipeline.matching.references import ReferenceIndex
 from pipeline.types import FloatArray, IntArray
+from tests.matching.vectors import coded
 
 
 @dataclass
@@ -58,9 +58,7 @@ class Part:
 
     def __post_init__(self) -> None:
         rows = self.vectors.array
-        copy = Codes.empty(*rows.shape)
-        copy.put(0, rows)
-        self.codes, self.scales, self.errors = map(CheckedRows, (copy.codes, copy.scales, copy.errors))
+        self.codes, self.scales, self.errors = map(CheckedRows, coded(rows))
         self.max_norm = float(np.linalg.norm(rows.astype(np.float64), axis=1).max(initial=0.0))
 
     def __len__(self) -> int:

@@ -12,11 +12,11 @@ import pytest
 from pipeline.errors import StoreDamaged
 from pipeline.matching.calibration import Calibration
 from pipeline.matching.columns import Column
-from pipeline.matching.int8_filter import CodeColumns, Codes, candidates
+from pipeline.matching.int8_filter import CodeColumns, candidates
 from pipeline.matching.match import Matcher
 from pipeline.matching.references import ReferenceIndex, changes_since
 from tests.matching.frozen_parts import CheckedRows, Part, split_index
-from tests.matching.vectors import BOX, append, unit_rows
+from tests.matching.vectors import BOX, append, coded, unit_rows, whole
 
 MATCHER = Matcher(Calibration(1.306), 0.54)
 
@@ -68,8 +68,8 @@ def test_a_part_of_a_view_may_cover_any_rows(rows: range, device: str) -> None:
         part = index.view().part(rows)
         alive = [p for p in rows if p not in (1, 6, 7, 25)]
         assert len(part) == len(rows)
-        assert np.array_equal(part.vectors.on_host(), vectors[rows.start : rows.stop])
-        assert part.order.whole().tolist() == list(rows)
+        assert np.array_equal(whole(part.vectors), vectors[rows.start : rows.stop])
+        assert whole(part.order).tolist() == list(rows)
         found = MATCHER.nearest(part, vectors[:3], 30).positions
         assert sorted(found[0][found[0] >= 0].tolist()) == [p - rows.start for p in alive]
 
@@ -82,7 +82,7 @@ def test_compaction_leaves_frozen_parts_alone() -> None:
     assert kept.tolist() == [20, 21, 23, 24, 26, 27, 28, 29]
     old, new = index.view(), copy.view()
     assert (len(new), copy.tail_start, new.dead.tolist()) == (28, 20, [0, 6, 7])
-    assert np.array_equal(new.host_vectors.whole(), vectors[[*range(20), *kept]])
+    assert np.array_equal(whole(new.host_vectors), vectors[[*range(20), *kept]])
     assert new.orders_at(np.arange(20, 28)).tolist() == kept.tolist()
     assert new.max_norm == old.max_norm
     assert new.find_identical(("26",), BOX) == 24
@@ -145,14 +145,12 @@ def test_files_are_searched_where_they_are(queries: int, tmp_path: Path, device:
 def test_the_filter_answers_by_positions_in_all_parts() -> None:
     vectors = unit_rows(1, 4000, 64)
     queries = vectors[[0, 81, 3999]]
-    codes = Codes.empty(4000, 64)
-    codes.put(0, vectors)
     starts = np.arange(0, 4000, 40)
 
     def parted(array: npt.NDArray[Any]) -> Column[Any]:
         return Column([CheckedRows(array[start : start + 40]) for start in starts], starts, 0, len(array))
 
-    columns = CodeColumns(*map(parted, (codes.codes, codes.scales, codes.errors)))
+    columns = CodeColumns(*map(parted, coded(vectors)))
     kept = candidates(columns, np.array([7, 81]), queries, 1, 1.001, 1e-12, 0.9)
     assert kept is not None
     assert [positions.tolist() for positions in kept] == [[0], [], [3999]]

@@ -14,13 +14,13 @@ import pytest
 
 from pipeline.matching import int8_filter, match
 from pipeline.matching.calibration import Calibration
-from pipeline.matching.int8_filter import CodeColumns, Codes, candidates
+from pipeline.matching.int8_filter import CodeColumns, candidates
 from pipeline.matching.match import Matcher
 from pipeline.matching.references import IndexView, ReferenceIndex
 from pipeline.matching.score import exact_dots
 from pipeline.runtime.threads import own_threads
 from pipeline.types import DoubleArray, FloatArray
-from tests.matching.vectors import append, make_index, unit, unit_rows
+from tests.matching.vectors import Codes, append, coded, make_index, unit, unit_rows, whole
 
 MATCHER = Matcher(Calibration(1.306), 0.54)
 NONE_DEAD = np.empty(0, dtype=np.int64)
@@ -32,12 +32,6 @@ def one_large(seed: int, count: int, size: int) -> FloatArray:
     rows = 10.0 ** rng.uniform(-44, -1, (count, size)) * rng.choice([-1, 1], (count, size))
     rows[np.arange(count), rng.integers(size, size=count)] = rng.choice([-1, 1], count)
     return unit(rows)
-
-
-def coded(vectors: FloatArray) -> Codes:
-    codes = Codes.empty(*vectors.shape)
-    codes.put(0, vectors)
-    return codes
 
 
 def code_columns(vectors: FloatArray) -> CodeColumns:
@@ -151,9 +145,9 @@ def test_the_copy_grows_with_the_index_and_leaves_older_views_alone() -> None:
     for view, rows in [*((v, vectors[: len(v)]) for v in views), (copy.view(), vectors[kept])]:
         expected = coded(rows)
         assert view.codes is not None
-        assert np.array_equal(view.codes.codes.whole(), expected.codes)
-        assert np.array_equal(view.codes.scales.whole(), expected.scales)
-        assert np.array_equal(view.codes.errors.whole(), expected.errors)
+        assert np.array_equal(whole(view.codes.codes), expected.codes)
+        assert np.array_equal(whole(view.codes.scales), expected.scales)
+        assert np.array_equal(whole(view.codes.errors), expected.errors)
 
 
 def run_python(code: str) -> None:
@@ -190,7 +184,7 @@ def test_eight_threads_search_while_one_writes(monkeypatch: pytest.MonkeyPatch, 
             view = index.view()
             alone, _ = MATCHER.top_k(view, queries[thread : thread + 1], 5)
             batch, _ = MATCHER.top_k(view, queries, 5)
-            dots = exact_dots(np.repeat(queries[thread : thread + 1], len(view), axis=0), view.host_vectors.whole())
+            dots = exact_dots(np.repeat(queries[thread : thread + 1], len(view), axis=0), whole(view.host_vectors))
             dots[view.dead] = -np.inf
             best = np.argsort(-dots, kind="stable")[:5].tolist()
             if not alone[0].tolist() == batch[thread].tolist() == best:

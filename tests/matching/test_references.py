@@ -16,7 +16,7 @@ from pipeline.matching.device_products import DeviceVectors
 from pipeline.matching.identical_images import ImageLookup, box_iou
 from pipeline.matching.match import Matcher
 from pipeline.matching.references import IndexView, ReferenceIndex, changes_since
-from tests.matching.vectors import BOX, TORCH_ON_CPU, append, make_index, unit_rows
+from tests.matching.vectors import BOX, TORCH_ON_CPU, append, make_index, unit_rows, whole
 
 
 def positions(*numbers: int) -> np.ndarray:
@@ -27,8 +27,8 @@ def content(view: IndexView) -> tuple[object, ...]:
     """All that a view shows, as values."""
     identical = [view.find_identical((str(number),), BOX) for number in range(60)]
     alive = [view.is_alive(position) for position in range(-1, len(view) + 1)]
-    vectors = view.vectors.on_host().tobytes(), view.host_vectors.whole().tobytes()
-    return len(view), vectors, view.order.whole().tolist(), view.dead.tolist(), view.max_norm, identical, alive
+    vectors = whole(view.vectors).tobytes(), whole(view.host_vectors).tobytes()
+    return len(view), vectors, whole(view.order).tolist(), view.dead.tolist(), view.max_norm, identical, alive
 
 
 # --- growing
@@ -41,11 +41,11 @@ def test_the_index_grows_and_keeps_everything(device: str) -> None:
         before = index.view()
         append(index, vectors[start:end])
         assert len(index) == len(index.view()) == end
-        assert np.array_equal(before.vectors.on_host(), vectors[:start])
+        assert np.array_equal(whole(before.vectors), vectors[:start])
     view = index.view()
-    assert np.array_equal(view.vectors.on_host(), vectors)
-    assert np.array_equal(view.host_vectors.whole(), vectors)
-    assert view.order.whole().tolist() == list(range(2500))
+    assert np.array_equal(whole(view.vectors), vectors)
+    assert np.array_equal(whole(view.host_vectors), vectors)
+    assert whole(view.order).tolist() == list(range(2500))
     assert view.view() is view
 
 
@@ -86,7 +86,7 @@ def test_where_the_device_has_too_little_memory_the_host_goes_on(
     assert index.device == "cpu"  # the copy of the first 600 was too much
     assert f"too little memory for all references ({small_device} is full)" in caplog.text
     assert content(index.view()) == content(on_host.view())
-    assert np.array_equal(old.vectors.on_host(), vectors[:300])
+    assert np.array_equal(whole(old.vectors), vectors[:300])
 
 
 def test_an_append_that_does_not_fit_adds_nothing() -> None:
@@ -132,7 +132,7 @@ def test_a_replaced_reference_is_found_at_its_new_position() -> None:
     index = make_index(unit_rows(1, 4, 8))
     append(index, unit_rows(9, 1, 8), [2], remove=[2])
     view = index.view()
-    assert view.order.whole().tolist() == [0, 1, 2, 3, 2]
+    assert whole(view.order).tolist() == [0, 1, 2, 3, 2]
     assert view.find_identical(("2",), BOX) == 4
     assert view.dead.tolist() == [2]
 
@@ -233,9 +233,9 @@ def test_a_compacted_copy_holds_the_live_rows_in_their_order(device: str) -> Non
     copy, kept = index.compacted()
     assert kept.tolist() == [0, 1, 2, *range(5, 10), *range(40, 52)]
     old, new = index.view(), copy.view()
-    assert np.array_equal(new.host_vectors.whole(), old.vectors_at(kept))
-    assert np.array_equal(new.vectors.on_host(), old.vectors.on_host()[kept])
-    assert new.order.whole().tolist() == old.orders_at(kept).tolist()
+    assert np.array_equal(whole(new.host_vectors), old.vectors_at(kept))
+    assert np.array_equal(whole(new.vectors), whole(old.vectors)[kept])
+    assert whole(new.order).tolist() == old.orders_at(kept).tolist()
     assert len(new.dead) == 0
     assert new.find_identical(("41",), BOX) == kept.tolist().index(41)
     assert new.find_identical(("3",), BOX) == kept.tolist().index(50)

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
+from pipeline.matching.columns import Column
+from pipeline.matching.device_products import DeviceVectors
+from pipeline.matching.products import HostVectors
 from pipeline.matching.references import ReferenceIndex
 from pipeline.types import FloatArray
 
@@ -21,6 +25,31 @@ def unit(rows: FloatArray) -> FloatArray:
 def unit_rows(seed: int, count: int, size: int) -> FloatArray:
     """Random rows [count, size] of norm 1, float32."""
     return unit(np.random.default_rng(seed).standard_normal((count, size)))
+
+
+class Codes(NamedTuple):
+    """The int8 copy of n rows."""
+
+    codes: npt.NDArray[np.int8]  # [n, d]
+    scales: FloatArray  # [n]
+    errors: FloatArray  # [n]
+
+
+def coded(vectors: FloatArray) -> Codes:
+    """The int8 copy of vectors [n, d], as an index makes it."""
+    from pipeline.matching import int8_kernels
+
+    count = len(vectors)
+    made = Codes(np.empty(vectors.shape, np.int8), np.empty(count, np.float32), np.empty(count, np.float32))
+    int8_kernels.quantize(np.ascontiguousarray(vectors), *made)
+    return made
+
+
+def whole(rows: Column[Any] | HostVectors | DeviceVectors) -> npt.NDArray[Any]:
+    """All rows of a column, or of the vectors for products, on the host."""
+    if isinstance(rows, Column):
+        return rows.at(np.arange(len(rows)))
+    return whole(rows.rows) if isinstance(rows, HostVectors) else np.asarray(rows.rows.cpu().numpy())
 
 
 def append(

@@ -267,7 +267,7 @@ def test_search(bench: Bench) -> None:
 def test_a_search_that_is_not_exact_fails() -> None:
     view, queries, _ = bench_search.make_task(5000)
     for query, positions in zip(queries, bench_search.brute_force(view, queries, 7), strict=True):
-        dots = exact_dots(np.repeat(query[None], 5000, axis=0), view.host_vectors.whole())
+        dots = exact_dots(np.repeat(query[None], 5000, axis=0), view.vectors_at(np.arange(5000)))
         assert positions.tolist() == np.argsort(-dots, kind="stable")[:7].tolist()
     assert view.codes is not None
     replaced = dataclasses.replace(view.codes.errors, parts=[MemoryRows(np.zeros(5000, dtype=np.float32))])

@@ -11,11 +11,12 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Final, NamedTuple, Protocol
 
+import numpy as np
+
 from pipeline.config import DetectSettings
-from pipeline.extraction.detection.nms import by_group, suppress
 from pipeline.extraction.detection.pyramid import CELL, STRIDE, Cells, Level, most_overlap, pyramid
 from pipeline.extraction.images.batch import ImageBatch
-from pipeline.runtime.arrays import floats, integers, module_of, stable_order, where_true
+from pipeline.runtime.arrays import float_bits, floats, integers, like, module_of, stable_order, where_true
 from pipeline.runtime.stage_times import DETECTION, ONET, PNET, RNET, CallCounts, StageTimes
 from pipeline.types import Array, ByteArray, Detections
 
@@ -33,30 +34,24 @@ class MtcnnNetworks(Protocol):
     @property
     def crops_per_call(self) -> int:
         """The maximum for `run`."""
-        ...
 
     def computing(self) -> AbstractContextManager[object]:
         """For all work with the networks and their arrays."""
-        ...
 
     def memory(self, pixels: int) -> ByteArray:
         """[pixels, 3] uint8 on the host, for a batch."""
-        ...
 
     def batch(self, images: Sequence[Any], memory: ByteArray | None = None) -> Any:
         """The images [H, W, 3] uint8 as an `ImageBatch` on the device."""
-        ...
 
     def likely_cells(
         self, batch: Any, pyramids: Sequence[Sequence[Level]], threshold: float, counts: CallCounts
     ) -> Cells:
         """P-Net's cells in all levels with a face probability of at least `threshold`."""
-        ...
 
     def run(self, stage: str, pixels: Array) -> tuple[Array, ...]:
         """R- or O-Net: crops [n, 3, size, size] float32 in [0, 255] -> box regressions [n, 4], O-Net's landmarks [n,
         10], probabilities [n, 2]."""
-        ...
 
 
 class _Candidates(NamedTuple):
@@ -173,3 +168,34 @@ def _square(boxes: Array) -> Array:
     longer = xp.amax(sides, axis=1, keepdims=True)
     corner = boxes[:, :2] + sides * 0.5 - longer * 0.5
     return xp.concatenate([corner, corner + longer], axis=1)
+
+
+def suppress(
+    boxes: Array, scores: Array, groups: Array, count: int, limit: float, of_smaller: bool = False
+) -> tuple[Array, Array]:
+    """By falling score, each box drops those of its group that overlap it by > `limit`.
+
+    boxes [n, 4] float32 xyxy, scores [n] float32 >= 0, groups [n] int64: images, or their levels. Boxes of group
+    `count` are excluded. The overlap is relative to the union, or with `of_smaller` (MTCNN's last step) to the smaller
+    area, with sides that count both end pixels. Returns indices by group, falling score and index, [n] int64, and which
+    are kept, [n] bool. Does not wait for a CUDA device.
+    """
+    keys, order = by_group(scores, groups)
+    boxes = boxes[order]
+    starts = module_of(keys).searchsorted(keys, like(keys, np.arange(count + 1, dtype=np.int64) << 32))
+    if isinstance(boxes, np.ndarray):
+        from pipeline.extraction.detection import network_kernels
+
+        return order, network_kernels.greedy(boxes, starts, limit, of_smaller)
+    from pipeline.extraction.detection import torch_nms
+
+    return order, torch_nms.greedy(boxes, starts, limit, of_smaller)
+
+
+def by_group(scores: Array, groups: Array) -> tuple[Array, Array]:
+    """Sort keys, those of group g from g << 32 on, and indices by group, falling score and index; [n] int64. Scores are
+    >= 0."""
+    # Bits of floats >= 0 sort like the floats, so one key suffices.
+    keys = (groups + 1 << 32) - 1 - float_bits(scores)
+    order = stable_order(keys)
+    return keys[order], order

@@ -9,11 +9,10 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-import pipeline.extraction.detection.suppression_loop  # noqa: F401 - compiles it now
 from pipeline.extraction.detection import network_kernels
-from pipeline.extraction.detection.packing import packed_layer
 from pipeline.extraction.detection.pyramid import Cells, Level
-from pipeline.extraction.images.host_batch import HostBatch, host_memory
+from pipeline.extraction.detection.row_convolutions import packed_layer
+from pipeline.extraction.images.batch import HostBatch, host_memory
 from pipeline.runtime.stage_times import ONET, RNET, CallCounts
 from pipeline.runtime.threads import over_threads, single_threaded_blas
 from pipeline.types import ByteArray, FloatArray

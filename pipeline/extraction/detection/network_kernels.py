@@ -1,4 +1,4 @@
-"""Compiled loops of the networks on the CPU.
+"""Compiled loops of detection on the CPU: the networks', and `greedy` suppression.
 
 `scan_level` runs P-Net over a pyramid level, directly from an image's pixels, two rows at a time. It keeps only the
 rows that the next two need: a few hundred kilobytes, in the processor's cache, without canvas, padding or mask.
@@ -17,18 +17,18 @@ from typing import Any, Final
 
 import numpy as np
 
-from pipeline.extraction.detection import packing, row_convolutions
-from pipeline.extraction.detection.packing import OUTPUTS
-from pipeline.extraction.detection.row_convolutions import convolve_pair, four_products, row_room
+from pipeline.extraction.detection import row_convolutions
+from pipeline.extraction.detection.row_convolutions import OUTPUTS, convolve_pair, four_products, row_room
 from pipeline.extraction.images import resampling_kernels
 from pipeline.extraction.images.resampling_kernels import average_row, bins, scratch_room
 from pipeline.runtime import vector_code
-from pipeline.runtime.compiled import FUSED, compiled
+from pipeline.runtime.compiled import EXACT, FUSED, compiled
+from pipeline.types import BoolArray, FloatArray, IntArray
 
 _CHANNELS1: Final = 10  # outputs of P-Net's first layer; its packed weights have 12
 _MARGIN: Final = 1e-3  # of logits: far above their rounding
 _LANES: Final = 8  # crops at a time: one vector
-_INLINED: Final = (vector_code, resampling_kernels, packing, row_convolutions)
+_INLINED: Final = (vector_code, resampling_kernels, row_convolutions)
 
 
 @compiled(**FUSED)
@@ -130,9 +130,9 @@ def scan_level(
     """P-Net over a level of an image: returns the number of cells with a probability >= `threshold`.
 
     `pixels` [height, width * 3] uint8; the level is the image resampled by area, at least 12 pixels per side. `layer1`
-    to `layer3` are from `packing.packed_layer`; `face` and `box` are weights [2 or 4, 32] and bias. Fills `cells` [n,
-    2] with (row, column) and `answers` [n, 5] with probability and box regression, by row; n must be the level's number
-    of cells.
+    to `layer3` are from `packed_layer`; `face` and `box` are weights [2 or 4, 32] and bias. Fills `cells` [n, 2] with
+    (row, column) and `answers` [n, 5] with probability and box regression, by row; n must be the level's number of
+    cells.
     """
     height, width = pixels.shape[0], pixels.shape[1] // 3
     pooled_height, pooled_width = (level_height - 1) // 2, (level_width - 1) // 2
@@ -297,3 +297,45 @@ def dense(x: Any, weights: Any, bias: Any, out: Any) -> None:
                 value, sums = x[n, i], out[n]
                 for k in range(len(row)):
                     sums[k] += value * row[k]
+
+
+def greedy(boxes: FloatArray, starts: IntArray, limit: float, of_smaller: bool) -> BoolArray:
+    """Which boxes [n, 4] `cascade.suppress` keeps, bool [n].
+
+    Group k, by falling score, is starts[k] .. starts[k + 1] - 1; starts [g + 1] int64.
+    """
+    kept = np.zeros(len(boxes), np.bool_)
+    _greedy(np.ascontiguousarray(boxes), starts, limit, of_smaller, kept)
+    return kept
+
+
+@compiled("void(f4[:,::1], i8[::1], f8, b1, b1[::1])", **EXACT)
+def _greedy(boxes: Any, starts: Any, limit: float, of_smaller: bool, kept: Any) -> None:
+    """As in torchvision: float32, but shares of the union are compared in float64."""
+    extra, zero = np.float32(1 if of_smaller else 0), np.float32(0)
+    share = np.float32(limit)
+    winners = np.empty((len(boxes), 4), np.float32)
+    areas = np.empty(len(boxes), np.float32)
+    for group in range(len(starts) - 1):
+        count = 0
+        for i in range(starts[group], starts[group + 1]):
+            x1, y1, x2, y2 = boxes[i, 0], boxes[i, 1], boxes[i, 2], boxes[i, 3]
+            width, height = x2 - x1 + extra, y2 - y1 + extra
+            area = max(width, zero) * max(height, zero) if of_smaller else width * height
+            stays = True
+            for k in range(count):
+                across = min(winners[k, 2], x2) - max(winners[k, 0], x1) + extra
+                down = min(winners[k, 3], y2) - max(winners[k, 1], y1) + extra
+                overlap = max(across, zero) * max(down, zero)
+                if of_smaller:
+                    above = overlap > share * min(areas[k], area)
+                else:
+                    above = np.float64(overlap / (areas[k] + area - overlap)) > limit
+                if above:
+                    stays = False
+                    break
+            if stays:
+                winners[count] = boxes[i]
+                areas[count] = area
+                count += 1
+                kept[i] = True

@@ -12,15 +12,34 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
+import numpy as np
 from llvmlite import ir
 
-from pipeline.extraction.detection.packing import OUTPUTS
 from pipeline.runtime.compiled import FUSED, compiled
 from pipeline.runtime.vector_code import Writer, cgutils, intrinsic, nothing
+from pipeline.types import FloatArray
 
+OUTPUTS: Final = 4  # output channels at a time
 VECTOR: Final = 8  # numbers, 256 bits: 12 sums, 3 inputs and a weight then fill the 16 registers of AVX2
 _NUMBERS: Final = ir.VectorType(ir.FloatType(), VECTOR)
 _ZERO: Final = ir.Constant(_NUMBERS, [0.0] * VECTOR)
+
+
+def packed_layer(weight: FloatArray, bias: FloatArray, slope: FloatArray) -> FloatArray:
+    """A 3 x 3 or 2 x 2 convolution and its PReLU: [o / 4, 8 + 4 * c * k * 4] float32, o padded to a multiple of 4.
+
+    Per 4 outputs: biases, slopes, and weights of Winograd's four products of rows, by input
+    channel and column. A third row of zeros completes 2 x 2.
+    """
+    weights = weight.astype(np.float64)
+    outputs, channels, rows, columns = weights.shape
+    missing = -outputs % OUTPUTS
+    padded = np.pad(weights, [(0, missing), (0, 0), (0, 3 - rows), (0, 0)])
+    upper, middle, lower = padded[:, :, 0], padded[:, :, 1], padded[:, :, 2]
+    products = np.stack([(upper + middle + lower) / 2, (upper - middle + lower) / 2, upper, lower], axis=1)
+    by_four = products.reshape(-1, OUTPUTS, 4, channels, columns).transpose(0, 2, 3, 4, 1)
+    ends = (np.pad(p, (0, missing)).reshape(-1, OUTPUTS) for p in (bias, slope))
+    return np.concatenate([*ends, by_four.reshape(len(by_four), -1)], axis=1).astype(np.float32)
 
 
 class _Tile(Writer):
@@ -120,7 +139,7 @@ def convolve_pair(
 ) -> None:
     """Two rows of a convolution and its PReLU: fills the first `count` numbers of out[upper] and out[lower].
 
-    `products` [4, c, n] from `four_products`; `layer` from `packing.packed_layer`, with `taps` columns, `step` numbers
+    `products` [4, c, n] from `four_products`; `layer` from `packed_layer`, with `taps` columns, `step` numbers
     apart; `out` [rows, o, m]. n and m are >= `row_room` of the rows' lengths; the extra room gets arbitrary values.
     Without the `fourth` product out[lower] lacks the third row of weights.
     """

@@ -66,27 +66,6 @@ def load_painter() -> tuple[ModuleType, SelfCheck]:
     return canvas_kernel, canvas_kernel.self_check
 
 
-def _canvas_cells(
-    pnet: CanvasPNet, batch: TorchBatch, pyramids: Sequence[Sequence[Level]], threshold: float, counts: CallCounts
-) -> Cells:
-    """The cells with a face probability >= `threshold`, from `CANVASES_PER_CALL` canvases at a time."""
-    packing = pack(pyramids, CANVAS_SIDE)
-    tiles = TileTable(packing, batch.device)
-    cells = []
-    for first, canvases in _painted(batch, packing, tiles):
-        cells.append((canvases.cells, *pnet(canvases.pixels, canvases.inside, canvases.pooled_inside)))
-        counts.add(min(len(canvases.cells), packing.canvases - first))
-    if not cells:
-        empty, floats = tiles.table[:, 0], tiles.scale
-        return Cells(empty, empty, floats, empty, empty, floats, floats.new_zeros((0, 4)))
-    tile, probability, regression = (torch.cat(column) for column in zip(*cells, strict=True))
-    canvas, y, x = ((probability >= threshold) & (tile >= 0)).nonzero().unbind(1)  # the only wait
-    tile = tile[canvas, y, x]
-    image, level, row, column = tiles.places(tile, y, x)
-    found = probability[canvas, y, x], regression[canvas, :, y, x]
-    return Cells(image, level, tiles.scale[tile], column, row, *found)
-
-
 def _painted(batch: TorchBatch, packing: Packing, tiles: TileTable) -> Iterator[tuple[int, Canvases]]:
     """Each call's first canvas number, and its canvases."""
     step, count = CANVASES_PER_CALL[batch.device.type], packing.canvases
@@ -127,7 +106,22 @@ class TorchNetworks:
     def likely_cells(
         self, batch: TorchBatch, pyramids: Sequence[Sequence[Level]], threshold: float, counts: CallCounts
     ) -> Cells:
-        return _canvas_cells(self.pnet, batch, pyramids, threshold, counts)
+        """The cells from `CANVASES_PER_CALL` canvases at a time."""
+        packing = pack(pyramids, CANVAS_SIDE)
+        tiles = TileTable(packing, batch.device)
+        cells = []
+        for first, canvases in _painted(batch, packing, tiles):
+            cells.append((canvases.cells, *self.pnet(canvases.pixels, canvases.inside, canvases.pooled_inside)))
+            counts.add(min(len(canvases.cells), packing.canvases - first))
+        if not cells:
+            empty, floats = tiles.table[:, 0], tiles.scale
+            return Cells(empty, empty, floats, empty, empty, floats, floats.new_zeros((0, 4)))
+        tile, probability, regression = (torch.cat(column) for column in zip(*cells, strict=True))
+        canvas, y, x = ((probability >= threshold) & (tile >= 0)).nonzero().unbind(1)  # the only wait
+        tile = tile[canvas, y, x]
+        image, level, row, column = tiles.places(tile, y, x)
+        found = probability[canvas, y, x], regression[canvas, :, y, x]
+        return Cells(image, level, tiles.scale[tile], column, row, *found)
 
     def run(self, stage: str, pixels: torch.Tensor) -> tuple[torch.Tensor, ...]:
         network = self.rnet if stage == RNET else self.onet

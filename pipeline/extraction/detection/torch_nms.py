@@ -1,4 +1,4 @@
-"""The greedy loop of `nms.suppress` for torch: one launch on CUDA, torchvision's loop on the host."""
+"""The greedy loop of `cascade.suppress` for torch: one launch on CUDA, torchvision's loop on the host."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def load_kernel() -> tuple[ModuleType, SelfCheck]:
 
 
 def greedy(boxes: torch.Tensor, starts: torch.Tensor, limit: float, of_smaller: bool) -> torch.Tensor:
-    """Which boxes [n, 4] are kept, bool [n]; groups and `starts` [g + 1] int64 as in `suppression_loop.greedy`."""
+    """Which boxes [n, 4] are kept, bool [n]; groups and `starts` [g + 1] int64 as in `network_kernels.greedy`."""
     kernel = load_kernel(boxes.device)
     kept: torch.Tensor = (on_host if kernel is None else kernel.greedy)(boxes, starts, limit, of_smaller)
     return kept

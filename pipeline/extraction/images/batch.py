@@ -1,7 +1,7 @@
 """A batch of images of mixed sizes, and resampling.
 
-`HostBatch` uses compiled loops; `TorchBatch` is for CUDA, and CPUs without numba. Averages and samples have equal bits
-in both, crops agree up to float32's rounding.
+`HostBatch` uses compiled loops; `torch_batch.TorchBatch` is for CUDA, and CPUs without numba. Averages and samples have
+equal bits in both, crops agree up to float32's rounding.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from typing import Protocol
 import numpy as np
 from PIL import Image
 
-from pipeline.types import Array, ByteArray
+from pipeline.runtime.threads import over_threads, parts
+from pipeline.types import Array, ByteArray, FloatArray, IntArray
 
 
 class ImageBatch(Protocol):
@@ -26,7 +27,6 @@ class ImageBatch(Protocol):
 
     def empty(self, shape: tuple[int, ...]) -> Array:
         """A float32 array of the batch's kind, on its device."""
-        ...
 
     def area_crops(self, image: Array, boxes: Array, size: int) -> Array:
         """Cuts rectangles and resamples each to size x size by area: [n, 3, size, size] float32 in [0, 255].
@@ -34,7 +34,6 @@ class ImageBatch(Protocol):
         `image` [n] int64; `boxes` [n, 4] int64 xyxy, half open, inside the image, not empty. Equals adaptive average
         pooling (torch.nn.functional.interpolate with mode="area").
         """
-        ...
 
     def smooth_crops(self, image: Array, boxes: Array, size: int) -> Array:
         """Like `area_crops`, but interpolates rectangles smaller than size x size.
@@ -42,7 +41,6 @@ class ImageBatch(Protocol):
         Output pixels average windows of max(1, scale) source pixels around their centres, clipped to the rectangle:
         exact area averages when shrinking, linear interpolation when enlarging.
         """
-        ...
 
     def pillow_crops(self, image: Array, boxes: Array, size: int) -> Array:
         """Like Pillow's `Image.crop(box).resize((size, size), BILINEAR)`: triangular windows over two output pixels
@@ -50,7 +48,6 @@ class ImageBatch(Protocol):
 
         On CUDA matrix products, within one grey level: versions of Pillow differ in the first direction.
         """
-        ...
 
     def sample(self, image: Array, points: Array) -> Array:
         """The images [n] interpolated at `points` [n, m, 2] float32 (x, y): [n, m, 3] float32 in [0, 255].
@@ -58,7 +55,6 @@ class ImageBatch(Protocol):
         Bilinear, pixel centres at integers, black outside, like torch's `grid_sample` (zeros, align_corners) and
         OpenCV's `warpAffine` (linear, constant border).
         """
-        ...
 
 
 class PixelMemory:
@@ -92,8 +88,66 @@ def joined(images: Sequence[ByteArray], memory: ByteArray) -> ByteArray:
     return np.concatenate([image.reshape(-1, 3) for image in images], out=staged) if images else staged
 
 
-def pillow_crop(pixels: ByteArray, box: Sequence[int], size: int) -> ByteArray:
-    """[size, size, 3] uint8: an image's box xyxy, resampled by Pillow."""
-    x0, y0, x1, y1 = box
-    cut = Image.fromarray(pixels[y0:y1, x0:x1])
-    return np.asarray(cut.resize((size, size), Image.Resampling.BILINEAR))
+def crops_by_pillow(pixels_of: Callable[[int], ByteArray], image: Array, boxes: Array, size: int) -> FloatArray:
+    """`ImageBatch.pillow_crops` on the host; `pixels_of` an image [H, W, 3] uint8, by number."""
+
+    def cut(face: tuple[int, list[int]]) -> ByteArray:
+        x0, y0, x1, y1 = face[1]
+        part = Image.fromarray(pixels_of(face[0])[y0:y1, x0:x1])
+        return np.asarray(part.resize((size, size), Image.Resampling.BILINEAR))
+
+    crops = over_threads(cut, list(zip(image.tolist(), boxes.tolist(), strict=True)))
+    pixels = np.array(crops, np.float32).reshape(-1, size, size, 3)
+    return np.ascontiguousarray(pixels.transpose(0, 3, 1, 2))
+
+
+def host_memory(pixels: int) -> ByteArray:
+    """Memory for `joined`: [pixels, 3] uint8."""
+    return np.empty((pixels, 3), np.uint8)
+
+
+class HostBatch:
+    """An `ImageBatch` in NumPy arrays. Needs numba, except for `pillow_crops`."""
+
+    def __init__(self, images: Sequence[ByteArray], memory: ByteArray | None = None) -> None:
+        """`images` [H, W, 3] uint8, any sizes; `memory` [m, 3] uint8 for their pixels (`PixelMemory`)."""
+        self.host_sizes = [(image.shape[0], image.shape[1]) for image in images]
+        self.sizes: IntArray = np.array(self.host_sizes, np.int64).reshape(-1, 2)
+        counts = self.sizes.prod(axis=1)
+        self._starts = counts.cumsum() - counts  # each image's first pixel
+        self.pixels = joined(images, host_memory(counts.sum()) if memory is None else memory)
+
+    def __len__(self) -> int:
+        return len(self.host_sizes)
+
+    def empty(self, shape: tuple[int, ...]) -> FloatArray:
+        return np.empty(shape, np.float32)
+
+    def image(self, number: int) -> ByteArray:
+        """[H, W, 3] uint8, a view."""
+        height, width = self.host_sizes[number]
+        start = self._starts[number]
+        return self.pixels[start : start + height * width].reshape(height, width, 3)
+
+    def area_crops(self, image: IntArray, boxes: IntArray, size: int) -> FloatArray:
+        return self._filled("area_crops", image, boxes, (3, size, size))
+
+    def smooth_crops(self, image: IntArray, boxes: IntArray, size: int) -> FloatArray:
+        return self._filled("smooth_crops", image, boxes, (3, size, size))
+
+    def sample(self, image: IntArray, points: FloatArray) -> FloatArray:
+        return self._filled("sample", image, points, (points.shape[1], 3))
+
+    def pillow_crops(self, image: IntArray, boxes: IntArray, size: int) -> FloatArray:
+        return crops_by_pillow(self.image, image, boxes, size)
+
+    def _filled(self, loop: str, image: IntArray, places: FloatArray | IntArray, shape: tuple[int, ...]) -> FloatArray:
+        """[n, *shape] from a loop of `resampling_kernels` at `places` [n, ...] of images [n]."""
+        from pipeline.extraction.images import resampling_kernels
+
+        kernel = getattr(resampling_kernels, loop)
+        out = self.empty((len(image), *shape))
+        arrays = [np.ascontiguousarray(image), np.ascontiguousarray(places), out]
+        flat, starts = self.pixels.reshape(-1), self._starts * 3
+        over_threads(lambda part: kernel(flat, self.sizes, starts, *(a[part] for a in arrays)), parts(len(image)))
+        return out

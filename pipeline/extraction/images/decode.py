@@ -13,9 +13,10 @@ from __future__ import annotations
 import io
 import re
 import struct
+import threading
 import warnings
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Final, TypeAlias
@@ -50,8 +51,8 @@ from pipeline.extraction.images.jpeg import (
     most_scans,
 )
 from pipeline.extraction.images.rgb import DEEP_GREYS, rgb_pixels
-from pipeline.extraction.images.room import ROOM
 from pipeline.runtime.stage_times import CallCounts
+from pipeline.runtime.threads import usable_cores
 from pipeline.types import ByteArray, DecodedImage, EncodedImage
 
 # Pillow reads more, some by running other programs.
@@ -68,6 +69,9 @@ _PLAIN_BYTES: Final = 11
 _CONVERTED_BYTES: Final = 24
 _COEFFICIENT_BYTES: Final = 6  # of progressive JPEG, and to look at CMYK again
 _OWN_BYTES: Final = {"WEBP": 12, "AVIF": 16, "HEIF": 16, "TIFF": 8, "BMP": 6, "PNG": 3}
+# For decoding in the process, shared by server and run.
+_LEAST_BYTES: Final = 2**30
+_BYTES_PER_CORE: Final = 2**28  # a photo of 25 MP
 _ORIENTATION_TAG: Final = 0x0112
 # EXIF 2.32, 4.6.4 A: orientation -> whether to swap rows and columns, then the steps through them.
 ARRAY_TURNS: Final = {
@@ -92,6 +96,41 @@ Image.init()  # all plugins now: later loading is not thread-safe
 pillow_heif.register_heif_opener(thumbnails=False, depth_images=False, aux_images=False, decode_threads=1)
 
 _Reader: TypeAlias = Callable[[bytes, ImageFile.ImageFile], ByteArray]
+
+
+class DecodingRoom:
+    """Makes pictures wait for memory.
+
+    Pictures over half of `limit` take turns in an extra slot, so that small and large ones never wait for each other.
+    The total is `limit` plus one such picture. A thread inside must not wait for one outside.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._large = threading.Lock()
+        self._next = threading.Lock()  # held by a waiting small picture: later ones queue
+        self._changed = threading.Condition()
+        self._used = 0
+
+    @contextmanager
+    def taken(self, size: int) -> Iterator[None]:
+        """Waits for room for `size` bytes."""
+        if size > self._limit // 2:
+            with self._large:
+                yield
+            return
+        with self._next, self._changed:
+            self._changed.wait_for(lambda: self._used + size <= self._limit)
+            self._used += size
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._used -= size
+                self._changed.notify_all()
+
+
+ROOM: Final = DecodingRoom(max(_LEAST_BYTES, _BYTES_PER_CORE * usable_cores()))
 
 
 @dataclass

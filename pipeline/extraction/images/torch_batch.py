@@ -12,9 +12,8 @@ import numpy as np
 import torch
 from torch.nn.functional import interpolate
 
-from pipeline.extraction.images.batch import joined, pillow_crop
+from pipeline.extraction.images.batch import crops_by_pillow, joined
 from pipeline.runtime.optional_kernels import SelfCheck, if_checked
-from pipeline.runtime.threads import over_threads
 from pipeline.types import ByteArray
 
 
@@ -95,10 +94,7 @@ class TorchBatch:
     def pillow_crops(self, image: torch.Tensor, boxes: torch.Tensor, size: int) -> torch.Tensor:
         if self.device.type != "cpu":
             return self._one_by_one(lambda pixels: as_pillow(pixels, size), image, boxes, size)
-        faces = list(zip(image.tolist(), boxes.tolist(), strict=True))
-        crops = over_threads(lambda face: pillow_crop(self._image(face[0]).numpy(), face[1], size), faces)
-        pixels = np.array(crops, np.float32).reshape(-1, size, size, 3)
-        return torch.from_numpy(pixels).permute(0, 3, 1, 2).contiguous()
+        return torch.from_numpy(crops_by_pillow(lambda k: self._image(k).numpy(), image, boxes, size))
 
     def sample(self, image: torch.Tensor, points: torch.Tensor) -> torch.Tensor:
         height, width = self.sizes[image][:, :, None].unbind(1)

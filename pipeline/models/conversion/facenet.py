@@ -1,15 +1,14 @@
 """Converts InceptionResnetV1's frozen graph to tensors under facenet-pytorch's names.
 
-Every float constant is used: weights and biases become tensors, residual scales must equal the module's; only the L2
-norm's epsilon is skipped. Leftovers on either side are an error. Integer constants are shapes and axes.
-
-A frozen graph is a serialised `GraphDef`; field numbers are from tensorflow/core/framework: graph.proto,
-node_def.proto, attr_value.proto, tensor.proto and tensor_shape.proto.
+The graph's float constants are those of the module's layers, in the same order; residual scales between them are
+constants in the module's code. A frozen graph is a serialised `GraphDef`; field numbers are from
+tensorflow/core/framework: graph.proto, node_def.proto, attr_value.proto, tensor.proto and tensor_shape.proto. The file
+is known by its SHA-256, so its form is not checked.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
@@ -17,114 +16,53 @@ import torch
 from facenet_pytorch.models.inception_resnet_v1 import BasicConv2d
 from torch import nn
 
-from pipeline.models.conversion.protobuf import GraphInvalid, Message, array, element_count
+from pipeline.models.conversion.protobuf import Message
 from pipeline.models.networks.inception_resnet import empty_network
-from pipeline.types import FloatArray
 
-_PREFIX = "InceptionResnetV1/"
-_NORM_EPSILON = "embeddings/Maximum/y"  # of the L2 norm; torch's normalize has its own
-_REPEATS = {"repeat_1": "Repeat/block35", "repeat_2": "Repeat_1/block17", "repeat_3": "Repeat_2/block8"}
-_BOTTLENECK = {
-    "last_linear.weight": "weights",
-    "last_bn.weight": "BatchNorm/Const",
-    "last_bn.bias": "BatchNorm/beta",
-    "last_bn.running_mean": "BatchNorm/moving_mean",
-    "last_bn.running_var": "BatchNorm/moving_variance",
-}
+_SCALE: Final = "/mul/x"  # end of a residual scale's name
+_BOTTLENECK: Final = (
+    *("last_linear.weight", "last_bn.bias", "last_bn.weight"),
+    *("last_bn.running_mean", "last_bn.running_var"),
+)
 _FLOAT: Final = 1  # types.proto
 # TensorProto.tensor_content is little-endian in practice.
 _DTYPE: Final = np.dtype("<f4")
 
 
 def convert_graph(data: bytes) -> dict[str, torch.Tensor]:
-    """The state dict of `InceptionResnetV1` from a serialised frozen graph. Raises GraphInvalid."""
-    return convert_constants(read_float_constants(data))
-
-
-def read_float_constants(data: bytes) -> dict[str, FloatArray]:
-    """A serialised GraphDef's float32 constants by name, in file order. Raises GraphInvalid."""
-    nodes = Message(data).messages(1)
-    if not nodes:
-        raise GraphInvalid("the graph holds no nodes")
-    constants = {}
-    for node in nodes:
-        tensor = _value(node)
-        if node.text(2) == "Const" and tensor.number(1) == _FLOAT:
-            constants[node.text(1)] = _floats(tensor, node.text(1))
-    return constants
-
-
-def _value(node: Message) -> Message:
-    """The TensorProto in a node's attribute `value`; empty if missing."""
-    entry = next((entry for entry in node.messages(5) if entry.text(1) == "value"), Message(b""))
-    return entry.message(2).message(8)
-
-
-def _floats(tensor: Message, name: str) -> FloatArray:
-    """A float32 TensorProto. Raises GraphInvalid if content and shape disagree."""
-    shape = [dimension.number(1) for dimension in tensor.message(2).messages(2)]
-    content = tensor.body(4) or tensor.body(5)  # tensor_content, or packed floats
-    if element_count(shape, name) and len(content) == _DTYPE.itemsize:  # tensor.proto: it fills all elements
-        return np.full(shape, np.frombuffer(content, _DTYPE)[0])
-    return array(content, _DTYPE, shape, name)
-
-
-def convert_constants(constants: Mapping[str, FloatArray]) -> dict[str, torch.Tensor]:
-    """The state dict from the graph's float constants. Raises GraphInvalid unless all are used and all tensors
-    filled."""
-    network = empty_network()
-    left = {name: value for name, value in constants.items() if name != _NORM_EPSILON}
-    tensors = {name: _taken(left, f"Bottleneck/{constant}") for name, constant in _BOTTLENECK.items()}
-    tensors["last_bn.num_batches_tracked"] = torch.zeros((), dtype=torch.int64)
-    for name, module in network.named_modules():
+    """The state dict of `InceptionResnetV1` from a serialised frozen graph."""
+    constants = _constants(data)
+    tensors: dict[str, torch.Tensor] = {}
+    for name, module in empty_network().named_modules():
         if isinstance(module, BasicConv2d):
-            layer = _graph_layer(name, module.conv)
-            tensors[f"{name}.conv.weight"] = _taken(left, f"{layer}/weights")
-            tensors[f"{name}.bn.bias"] = _taken(left, f"{layer}/Conv2D_bn_offset")
+            tensors[f"{name}.conv.weight"], tensors[f"{name}.bn.bias"] = next(constants), next(constants)
             tensors.update({f"{name}.bn.{key}": value for key, value in _folded(module.bn).items()})
         elif name.endswith(".conv2d"):
-            layer = f"{_graph_block(name.removesuffix('.conv2d'))}/Conv2d_1x1"
-            tensors[f"{name}.weight"] = _taken(left, f"{layer}/weights")
-            tensors[f"{name}.bias"] = _taken(left, f"{layer}/biases")
-        elif hasattr(module, "scale"):  # a constant in the module's code
-            constant = f"{_PREFIX}{_graph_block(name)}/mul/x"
-            if np.float32(module.scale) != left.pop(constant, np.float32(module.scale)):
-                raise GraphInvalid(f"the scale {constant} differs from the module's {module.scale}")
-    if left:
-        raise GraphInvalid(f"{len(left)} constants are no part of InceptionResnetV1: {', '.join(sorted(left)[:5])}")
-    check_complete(tensors, network)
+            tensors[f"{name}.weight"], tensors[f"{name}.bias"] = next(constants), next(constants)
+    tensors.update(zip(_BOTTLENECK, constants, strict=False))  # the last is the L2 norm's epsilon
+    tensors["last_bn.num_batches_tracked"] = torch.zeros((), dtype=torch.int64)
     return tensors
 
 
-def _taken(constants: dict[str, FloatArray], name: str) -> torch.Tensor:
-    """Removes a constant; TensorFlow's layout (height, width, in, out; in, out) becomes torch's (out, in, height,
+def _constants(data: bytes) -> Iterator[torch.Tensor]:
+    """The graph's float32 constants in file order, without residual scales."""
+    for node in Message(data).messages(1):
+        if node.text(2) == "Const" and not node.text(1).endswith(_SCALE):
+            value = next(entry for entry in node.messages(5) if entry.text(1) == "value")
+            tensor = value.message(2).message(8)
+            if tensor.number(1) == _FLOAT:
+                yield _tensor(tensor)
+
+
+def _tensor(tensor: Message) -> torch.Tensor:
+    """A float32 TensorProto; TensorFlow's layout (height, width, in, out; in, out) becomes torch's (out, in, height,
     width; out, in)."""
-    value = constants.pop(_PREFIX + name, None)
-    if value is None:
-        raise GraphInvalid(f"the constant {_PREFIX}{name} is missing")
+    shape = [dimension.number(1) for dimension in tensor.message(2).messages(2)]
+    numbers = np.frombuffer(tensor.body(4) or tensor.body(5), _DTYPE)  # tensor_content, or packed floats
+    value = np.full(shape, numbers[0]) if len(numbers) == 1 else numbers.reshape(shape)  # tensor.proto: one fills all
     axes = {4: (3, 2, 0, 1), 2: (1, 0)}.get(value.ndim)
     # Copies: constants are read-only views of the file.
     return torch.from_numpy(np.array(value if axes is None else value.transpose(axes), order="C"))
-
-
-def _graph_layer(name: str, convolution: nn.Conv2d) -> str:
-    """`conv2d_1a` -> `Conv2d_1a_3x3`; `repeat_1.0.branch1.1` -> `Repeat/block35_1/Branch_1/Conv2d_0b_3x3`. A branch's
-    layers are 0a, 0b, 0c, a strided one 1a, a single one has no number."""
-    kernel = "x".join(map(str, convolution.kernel_size))
-    block, _, branch = name.partition(".branch")
-    if not branch:
-        return f"{block.capitalize()}_{kernel}"
-    number, _, position = branch.partition(".")
-    place = f"0{'abc'[int(position)]}_" if position else ""
-    if convolution.stride != (1, 1):
-        place = "1a_"
-    return f"{_graph_block(block)}/Branch_{number}/Conv2d_{place}{kernel}"
-
-
-def _graph_block(name: str) -> str:
-    """`repeat_2.2` -> `Repeat_1/block17_3`; `block8` -> `Block8`."""
-    repeat, _, number = name.partition(".")
-    return f"{_REPEATS[repeat]}_{int(number) + 1}" if number else name.capitalize()
 
 
 def _folded(norm: nn.BatchNorm2d) -> dict[str, torch.Tensor]:
@@ -135,12 +73,3 @@ def _folded(norm: nn.BatchNorm2d) -> dict[str, torch.Tensor]:
         "running_var": torch.full((norm.num_features,), 1 - norm.eps),
         "num_batches_tracked": torch.zeros((), dtype=torch.int64),
     }
-
-
-def check_complete(tensors: dict[str, torch.Tensor], network: nn.Module) -> None:
-    """Raises GraphInvalid unless names and shapes are the network's."""
-    wanted = {name: tuple(value.shape) for name, value in network.state_dict().items()}
-    found = {name: tuple(value.shape) for name, value in tensors.items()}
-    wrong = sorted(name for name in wanted.keys() | found.keys() if wanted.get(name) != found.get(name))
-    if wrong:
-        raise GraphInvalid(f"{len(wrong)} tensors are missing, left over or of another shape: {', '.join(wrong[:5])}")

@@ -1,7 +1,7 @@
-"""Converted weights: a safetensors file that records its origin and detects damage.
+"""Converted weights and networks: safetensors files that record their origin and detect damage.
 
-Metadata: the source's SHA-256, the converter's version, and a digest of tensors' names, types, shapes and bytes,
-independent of the header's form. Checking needs no torch.
+Metadata: for weights the source's SHA-256 and the converter's version; for all a digest of the arrays' names, types,
+shapes and bytes, independent of the header's form. Checking needs no torch.
 """
 
 from __future__ import annotations
@@ -43,8 +43,12 @@ def write_converted(target: Path, tensors: Mapping[str, torch.Tensor], source_sh
     """Writes the file atomically. Raises CacheUnwritable."""
     # C order, because safetensors writes memory as it is.
     arrays = {name: tensor.contiguous().numpy() for name, tensor in tensors.items()}
-    metadata = {_SOURCE: source_sha256, _VERSION: str(CONVERTER_VERSION), _DIGEST: content_digest(arrays)}
-    data = safetensors.numpy.save(arrays, metadata)
+    write_arrays(target, arrays, {_SOURCE: source_sha256, _VERSION: str(CONVERTER_VERSION)})
+
+
+def write_arrays(target: Path, arrays: Mapping[str, npt.NDArray[Any]], metadata: Mapping[str, str]) -> None:
+    """Writes arrays in C order, and metadata, atomically. Use it under `exclusive`. Raises CacheUnwritable."""
+    data = safetensors.numpy.save({**arrays}, {**metadata, _DIGEST: content_digest(arrays)})
     with replacing(target) as file:
         file.write(data)
 
@@ -53,7 +57,7 @@ def is_current(path: Path, source_sha256: str) -> bool:
     """Whether this converter made `path` from that source, by its header. Raises WeightsCorrupt."""
     if not path.exists():
         return False
-    metadata = _metadata(path)
+    metadata = read_metadata(path)
     for key in (_SOURCE, _VERSION):
         if key not in metadata:
             raise _corrupt(path, f"its header says nothing of {key!r}")
@@ -69,9 +73,9 @@ def read_converted(path: Path) -> dict[str, torch.Tensor]:
 
 def check_converted(path: Path) -> dict[str, npt.NDArray[Any]]:
     """`read_converted` without torch."""
-    metadata = _metadata(path)
+    metadata = read_metadata(path)
     try:
-        arrays = safetensors.numpy.load(path.read_bytes())
+        arrays = safetensors.numpy.load_file(path)
     except (OSError, safetensors.SafetensorError, KeyError, ValueError) as exc:
         raise _corrupt(path, str(exc)) from exc
     digest = content_digest(arrays)
@@ -80,7 +84,8 @@ def check_converted(path: Path) -> dict[str, npt.NDArray[Any]]:
     return arrays
 
 
-def _metadata(path: Path) -> dict[str, str]:
+def read_metadata(path: Path) -> dict[str, str]:
+    """A file's metadata. Raises WeightsCorrupt, also if the file cannot be read."""
     try:
         with safetensors.safe_open(path, framework="np") as file:
             return file.metadata() or {}
