@@ -20,7 +20,6 @@ from typing import Final
 
 import click
 from bench.tables import TABLES, Table
-from capacity import TABLES as CAPACITY
 
 from pipeline.cli import main
 from pipeline.cli.output import EXIT_ABORTED, EXIT_BROKEN_PIPE
@@ -33,7 +32,6 @@ DOCUMENTS: Final = (
     "ARCHITECTURE.md",
     "CONTRIBUTING.md",
     "docs/accuracy.md",
-    "docs/capacity.md",
     "docs/cluster.md",
     "docs/speed.md",
 )
@@ -113,7 +111,6 @@ SECTIONS: Final[dict[str, Callable[[], Table]]] = {
     "exit codes": exit_codes,
     "statuses": statuses,
     **TABLES,
-    **CAPACITY,
 }
 _SECTION: Final = re.compile(r"(<!-- generated: ([\w ]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 

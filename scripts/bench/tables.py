@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -168,78 +167,6 @@ def fast() -> Table:
         row("cosine to `exact`: least, 1 %, median", lambda _: "", cosines),
         row("partition against `exact`, pairwise F", lambda _: "", lambda figures: f"{figures['pairwise']['f']:.4f}"),
     ]
-
-
-def host() -> Table:
-    """What the host spends on an image: CPU time, and in brackets how long Python's lock was held."""
-    corpora = _figures("host")
-    head = ("ms per image", *(CORPORA[name] for name in corpora))
-
-    def row(text: str, make: Callable[[Any], str]) -> tuple[str, ...]:
-        return (text, *map(make, corpora.values()))
-
-    def part(name: str) -> Callable[[Any], str]:
-        return lambda one: f"{one['ms']['cpu'][name]:.2f} ({one['ms']['lock'][name]:.2f})"
-
-    return head, [
-        *(row(text, part(name)) for name, text in _HOST_PARTS.items()),
-        row("together", lambda one: "{cpu:.2f} ({lock:.2f})".format(**one["ms_together"])),
-        row("wanted", lambda one: f"{one['wanted_ms']}"),
-        row("images/s that one interpreter can feed", lambda one: f"{one['images_per_s_of_one_interpreter']:,.0f}"),
-        row("committing, wall clock", lambda one: f"{one['ms']['wall']['commit']:.2f}"),
-    ]
-
-
-_HOST_PARTS: Final = {
-    "walk": "planning: walk the folder",
-    "plan": "planning: read, hash, header, manifest row",
-    "read": "extraction: read",
-    "open": "open: header and checks",
-    "decode": "decode the pixels",
-    "hash": "hash the pixels",
-    "items": "items, batches, the shard's table",
-    "pack": "pack a batch",
-    "encode": "encode the pictures to store",
-    "table": "the shard's Parquet file",
-    "rows": "read its rows back",
-    "decide": "decide, nobody being known yet",
-    "files": "commit: files of pictures and vectors",
-    "transaction": "commit: the transaction",
-    "follow": "commit: the reference matrix",
-}
-
-
-def trees(result: str = "trees") -> Table:
-    """This tree beside an earlier one."""
-    rows = [
-        (what, f"{one['before']:.1f}", f"{one['after']:.1f}", f"**{one['ratio']:.2f}**")
-        for what, one in _figures(result).items()
-    ]
-    return ("", "before", "after", "ratio"), rows
-
-
-def writer() -> Table:
-    """The one writer of a run, by its model and as measured."""
-    rows = []
-    for name, one in writings():
-        parts = one["seconds_by_part"]
-        rows.append(
-            (
-                *(f"{one[key]:,}" for key in ("faces", "references", "new_persons")),
-                *(f"{one[key]:.1f}" for key in ("seconds_predicted", "seconds")),
-                f"**{one['seconds_predicted_to_measured']:.2f}**" if "fit" not in name else "(fitted)",
-                " / ".join(f"{parts[part]:.1f}" for part in ("group", "files", "transaction", "follow", "rest")),
-                *(f"{one[key] / 1e6:.0f}" for key in ("bytes_predicted", "bytes_written")),
-            )
-        )
-    head = ("faces", "people known before", "new people", "s, foretold", "s, measured", "foretold / measured")
-    return (*head, "group / files / transaction / matrix / rest, s", "MB, foretold", "MB, measured"), rows
-
-
-def writings() -> list[tuple[str, Any]]:
-    """What `bench_writer` wrote, by its name, which begins with `fit` for what its model is fitted to."""
-    named = [(name, one) for name, one in _figures("writer").items() if name != "model"]
-    return sorted(named, key=lambda each: (each[1]["references"], each[1]["faces"]))
 
 
 def opening() -> Table:
@@ -403,13 +330,9 @@ TABLES: Final[dict[str, Callable[[], Table]]] = {
     "extraction": extraction,
     "parity": parity,
     "stages": stages,
-    "host": host,
     "layouts": layouts,
     "fast": fast,
-    "trees": trees,
-    "run overlap": partial(trees, "run-overlap"),
     "measured": measured,
     "opening": opening,
-    "writer": writer,
     "cluster": cluster,
 }

@@ -58,7 +58,6 @@ STEPS: Final = (
     Step("run", "benches", 140, 40),
     Step("bench", "rates", 170, 40),
     Step("jpeg", "jpeg", 60, 15, not_on_cpu="it compares CUDA's pixels with a CPU's"),
-    Step("micro", "micro", 60, 20),
     Step("memory", "benches", 120, 60, not_on_cpu="scripts/bench/bench_memory.py takes minutes there"),
 )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import traceback
 import warnings
 from collections import Counter
@@ -111,21 +110,3 @@ def _covered(spans: list[tuple[float, float]]) -> float:
         covered += max(0.0, stop - max(begin, end))
         end = max(end, stop)
     return covered
-
-
-def call_ms(work: Callable[[], object], device: torch.device, repeats: int = 8) -> dict[str, float]:
-    """Milliseconds of one call, warm: of the device, and of the host until it has handed the work over."""
-    for _ in range(2):
-        work()
-    if device.type == "cpu":
-        return {"ms": round(1e3 * timed(lambda: [work() for _ in range(repeats)]) / repeats, 4)}
-    first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    torch.cuda.synchronize(device)
-    begun = time.perf_counter()
-    first.record()
-    for _ in range(repeats):
-        work()
-    last.record()
-    host_s = time.perf_counter() - begun
-    torch.cuda.synchronize(device)
-    return {"ms": round(first.elapsed_time(last) / repeats, 4), "host_ms": round(1e3 * host_s / repeats, 4)}

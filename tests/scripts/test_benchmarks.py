@@ -336,36 +336,13 @@ def test_a_page_that_loses_answers_fails() -> None:
 
 
 def test_writer(bench: Bench, tmp_path: Path) -> None:
-    words = ["--work", tmp_path / "work", "--crop-bytes", "400", "--product-references", "20000"]
-    figures = bench(bench_writer, *words, "--fit", "300", "--predict", "520", "300:400")["writer"]
-    more, known = figures["520"], figures["300:400"]
-    assert (figures["fit 300"]["new_persons"], figures["fit 300:300"]["new_persons"]) == (150, 0)
+    figures = bench(bench_writer, "--work", tmp_path / "work", "--crop-bytes", "400", "--tasks", "520", "300:400")
+    more, known = figures["writer"]["520"], figures["writer"]["300:400"]
     assert (more["faces"], more["new_persons"]) == (520, 260)
     assert (known["faces"], known["new_persons"]) == (300, 0)
-    assert known["multiply_adds"] == 300 * 400 * bench_writer.SIZE
-    for fitted in (figures["fit 300"], figures["fit 300:300"]):
-        assert fitted["bytes_predicted"] == pytest.approx(fitted["bytes_written"])
     assert min(known["seconds_by_part"].values()) > 0
     with pytest.raises(ValueError, match="more faces"):
         bench_writer.Task.of("500:400")
-
-
-def test_writer_finds_the_constants_of_its_model() -> None:
-    def shard(faces: int, new: int, references: int, disturbed: float = 0.0) -> bench_writer.ShardTime:
-        products = faces * references * bench_writer.SIZE
-        group, rest = 0.001 * faces + 1e-11 * products, 0.002 * faces + 0.004 * new
-        return bench_writer.ShardTime(faces, new, references, {"group": group + disturbed, "rest": rest})
-
-    places = (256, 200, 0), (256, 150, 200)
-    rounds = [
-        bench_writer.Writing([shard(*place, slow) for place, slow in zip(places, disturbed, strict=True)], 2_150_100)
-        for disturbed in ((0, 9), (0, 0), (9, 0))
-    ]
-    known = bench_writer.Writing([shard(100, 0, 350)], 5000)
-    model = bench_writer.fit(bench_writer.Writing.median(rounds), known, 6000, 1e-11)
-    assert dataclasses.astuple(model) == pytest.approx((0.001, 1e-11, 0.002, 0.004, 50, 70))
-    assert model.seconds(1000, 10, 1e12) == pytest.approx(3 + 0.04 + 10)
-    assert model.bytes(1000, 10, 6000) == pytest.approx(110_700)
 
 
 def test_a_writer_that_mistakes_a_person_fails() -> None:
