@@ -1,12 +1,11 @@
-"""What do commands cost in a large store, and where does it go?
+"""What do commands cost in a large store?
 
     python scripts/bench/bench_open.py --people 1000 100000 1000000
 
 Each command is a process of its own with real weights, on a store of planted people: a change must cost what it
-changes, not what the store has grown to. Processor seconds are those of the process and all its threads, with the parts
-of `command_parts`; "end" is what is left when the command is done. Stores and commands take turns. A first turn fills
-the caches of files and compiled loops, and is not counted; before the last one the store's files leave the page cache.
-A server is measured until it is ready. Asserts each answer.
+changes, not what the store has grown to. Processor seconds are those of the process and all its threads. Stores and
+commands take turns. A first turn fills the caches of files and compiled loops, and is not counted; before the last one
+the store's files leave the page cache. A server is measured until it is ready. Asserts each answer.
 """
 
 from __future__ import annotations
@@ -127,22 +126,18 @@ class Cost:
 
     processor: float  # seconds
     wall: float  # seconds
-    parts: Mapping[str, float]  # processor seconds of each
     memory: int = 0  # RssAnon of a server, bytes
 
 
 def cost_of(command: str, place: Place) -> Cost:
     words, is_right = COMMANDS[command](place)
-    file = place.store.with_name("parts.json")
-    line = [sys.executable, str(HERE / "command_parts.py"), str(file), *words, "--store", str(place.store), "--json"]
+    line = [sys.executable, "-m", "pipeline", *words, "--store", str(place.store), "--json"]
     before, begun = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     done = subprocess.run(line, capture_output=True, text=True, check=False, cwd=HERE.parents[1])
     wall, after = time.perf_counter() - begun, resource.getrusage(resource.RUSAGE_CHILDREN)
     assert done.returncode == 0, done.stderr
     assert is_right(json.loads(done.stdout)), done.stdout[:1000]
-    processor = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    parts = json.loads(file.read_text())
-    return Cost(processor, wall, {**parts, "end": processor - sum(parts.values())})
+    return Cost(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, wall)
 
 
 def cost_of_server(place: Place) -> Cost:
@@ -158,7 +153,7 @@ def cost_of_server(place: Place) -> Cost:
         wall = time.perf_counter() - begun
         stat = Path(f"/proc/{server.pid}/stat").read_text().rpartition(")")[2].split()
         processor = (int(stat[11]) + int(stat[12])) / os.sysconf("SC_CLK_TCK")
-        return Cost(processor, wall, {}, own_memory(server.pid))
+        return Cost(processor, wall, own_memory(server.pid))
     finally:
         server.terminate()
         server.wait()
@@ -204,14 +199,12 @@ def measure(places: Iterable[Place], args: argparse.Namespace) -> tuple[dict[str
                     warm.setdefault(key, []).append(cost)
     figures: dict[str, Any] = {"load_average_after": os.getloadavg()[0]}
     for key, costs in warm.items():
-        parts = {part for cost in costs for part in cost.parts}
         command, _, people = key.rpartition(" @ ")
         figures.setdefault(command, {})[people] = {
             "processor_s": statistics.median(cost.processor for cost in costs),
             "wall_s": statistics.median(cost.wall for cost in costs),
             "cold_wall_s": cold[key].wall,
             "cold_processor_s": cold[key].processor,
-            "parts_s": {part: statistics.median(cost.parts.get(part, 0.0) for cost in costs) for part in sorted(parts)},
             **({"rss_anon_bytes": costs[-1].memory} if costs[-1].memory else {}),
         }
     return {key: Timing([cost.processor for cost in costs]) for key, costs in warm.items()}, figures

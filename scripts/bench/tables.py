@@ -170,20 +170,15 @@ def fast() -> Table:
 
 
 def opening() -> Table:
-    """Processor seconds of whole commands by the number of people, and the largest parts in the largest store."""
+    """Processor seconds of whole commands by the number of people."""
     commands = {command: sizes for command, sizes in _figures("open").items() if isinstance(sizes, dict)}
     people = sorted({int(size) for sizes in commands.values() for size in sizes})
     rows = []
     for command, sizes in commands.items():
         measured = sizes[str(people[-1])]
-        parts = sorted(measured["parts_s"].items(), key=lambda part: -part[1])
-        largest = ", ".join(f"{name} {seconds:.1f}" for name, seconds in parts if seconds >= 0.2)
-        memory = f"{measured.get('rss_anon_bytes', 0) / 1e9:.1f} GB of memory"
         cells = [f"{sizes[str(size)]['processor_s']:.1f}" for size in people]
-        rows.append(
-            (f"`{command}`", *cells, f"{measured['wall_s']:.1f} / {measured['cold_wall_s']:.1f}", largest or memory)
-        )
-    return ("", *(f"{size:,} people" for size in people), "seconds passed, warm / cold", "parts"), rows
+        rows.append((f"`{command}`", *cells, f"{measured['wall_s']:.1f} / {measured['cold_wall_s']:.1f}"))
+    return ("", *(f"{size:,} people" for size in people), "seconds passed, warm / cold"), rows
 
 
 def measured() -> Table:

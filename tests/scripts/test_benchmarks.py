@@ -13,7 +13,6 @@ from types import SimpleNamespace
 
 import bench_cluster
 import bench_detect
-import bench_embed
 import bench_extract
 import bench_group
 import bench_memory
@@ -52,23 +51,11 @@ def test_detect_annotated_boxes(faces_dir: Path) -> None:
     assert figures["from_40_px"]["recall"] == 1
 
 
-def test_embed(bench: Bench, photos: Path) -> None:
-    words = ["--faces", photos, "--weights", "casia-webface", "--batches", "1", "2", "--crops", "2", "--repeats", "1"]
-    figures = bench(bench_embed, *words)["embed"]["casia-webface"]
-    assert figures["cosine_min_reference"] >= 0.99999
-    assert figures["ms_per_crop_torch_exact_2"] > 0
-    embed = {bench_embed.FIRST: lambda crops: crops.flatten(1), "mirrored": lambda crops: crops.flip(3).flatten(1)}
-    with pytest.raises(AssertionError, match="mirrored"):
-        bench_embed.smallest_cosines(embed, bench_embed.face_crops(photos, 2, 160))
-
-
 def test_open(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     words = ["--people", "30", "--repeats", "1", "--templates", tmp_path, "--commands"]
     figures = bench(bench_open, *words, "people name", "people show")["open"]
     one = figures["people name"]["30"]
-    assert one["parts_s"].keys() >= {"import duckdb", "open", "correct", "rest", "end"}
-    assert "import torch" not in one["parts_s"]
-    assert sum(one["parts_s"].values()) == pytest.approx(one["processor_s"])
+    assert one["processor_s"] > 0
     words_and_check = bench_open.COMMANDS["people show"]
     monkeypatch.setitem(bench_open.COMMANDS, "people show", lambda place: (words_and_check(place)[0], lambda _: False))
     with pytest.raises(AssertionError, match="person_id"):
