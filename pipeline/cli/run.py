@@ -35,7 +35,7 @@ profile_option = click.option(
     is_flag=True,
     help="Tell where the time went, also in a finished run's run.json. On CUDA each stage then waits for the device.",
 )
-strict_option = click.option("--strict", is_flag=True, help="End with exit code 1 when an input was rejected.")
+strict_option = click.option("--strict", is_flag=True, help="End with exit code 1 if an input was rejected.")
 
 
 @click.command()
@@ -48,23 +48,23 @@ strict_option = click.option("--strict", is_flag=True, help="End with exit code 
     "--moved-from",
     type=SOURCE,
     metavar="OLD",
-    help="SOURCE was at OLD before, and its photos are in from there.",
+    help="SOURCE was at OLD before, and its photos were imported from there.",
 )
-@click.option("--yes", "forget_many", is_flag=True, help="With --on-missing forget: also where too many are missing.")
-@click.option("--dry-run", is_flag=True, help="Only tell what a run would take; write nothing.")
+@click.option("--yes", "forget_many", is_flag=True, help="With --on-missing forget: even if many are missing.")
+@click.option("--dry-run", is_flag=True, help="Only tell what a run would do; write nothing.")
 @profile_option
 @strict_option
 @output_options
 def run(sources: tuple[Source, ...], **options: Any) -> None:
-    """Bring the photos of each SOURCE into a store.
+    """Import the photos of each SOURCE into a store.
 
     SOURCE is a folder, a prefix of a bucket (s3://bucket/photos), or a manifest (CSV, JSON Lines or Parquet with a
-    column `path` or `uri`). The store is made when there is none. The same command again takes up only what is new or
-    changed, and goes on where a stopped run was.
+    column `path` or `uri`). The store is created if it does not exist. The same command again imports only what is new
+    or changed, and continues a stopped run.
 
-    Hidden files and folders, thumbnail folders, RAW, video and sidecar files are left alone, and counted. A pattern of
-    --include and --exclude has * and ?; with a slash it is the path below SOURCE. `--include @eaDir` brings such a
-    folder back.
+    Hidden files and folders, thumbnail folders, RAW, video and sidecar files are skipped and counted. Patterns of
+    --include and --exclude may have * and ?; with a slash they match the path below SOURCE. `--include @eaDir` includes
+    such a folder.
 
     \b
     Examples:
@@ -88,9 +88,9 @@ def run(sources: tuple[Source, ...], **options: Any) -> None:
 @settings_options(ALL_FLAGS)
 @output_options
 def scan(**options: Any) -> None:
-    """Plan a run: find out what of SOURCE is new or changed.
+    """Plan a run: find what is new or changed in SOURCE.
 
-    Reads and hashes the files, decodes nothing. The run keeps the thresholds that are given here.
+    Reads and hashes the files, and decodes none. The thresholds given here are those of the run.
 
     \b
     Example:
@@ -109,8 +109,8 @@ def scan(**options: Any) -> None:
 def extract(**options: Any) -> None:
     """Find and embed the faces of the planned run.
 
-    The heavy part: writes one file per shard into the store's run folder, and commits nothing. Without SOURCE it
-    takes the latest unfinished run.
+    Takes most of the time. Writes one file per shard into the store's run folder, and commits nothing. Without SOURCE
+    it takes the latest unfinished run.
 
     \b
     Example:
@@ -129,7 +129,7 @@ def extract(**options: Any) -> None:
 def group(**options: Any) -> None:
     """Group the extracted faces and commit them.
 
-    One transaction per shard, in manifest order, with the thresholds that the run was planned with.
+    One transaction per shard, in manifest order, with the thresholds of the plan.
 
     \b
     Example:
@@ -146,8 +146,8 @@ def group(**options: Any) -> None:
 def abandon(source: Source | None, store: Path, account: str | None, as_json: bool) -> None:
     """Give up an unfinished run.
 
-    What it brought into the store stays. The next run of the source plans the rest anew, with the settings of then.
-    Without SOURCE it takes the latest unfinished run.
+    What it has committed stays. The next run of the source plans the rest again, with its own settings. Without SOURCE
+    it takes the latest unfinished run.
 
     \b
     Example:
@@ -156,7 +156,7 @@ def abandon(source: Source | None, store: Path, account: str | None, as_json: bo
     from pipeline.run import run as library
 
     ended = library.abandon(store, source, account)
-    line = f"gave up the run {ended.run_id} of {ended.source}; {ended.rows} of its photos are in and stay"
+    line = f"gave up the run {ended.run_id} of {ended.source}; {ended.rows} of its photos stay in the store"
     emit({"run_id": ended.run_id, "source": ended.source, "images": ended.rows}, [line], as_json)
 
 

@@ -39,11 +39,11 @@ if TYPE_CHECKING:
 def search(
     image: Path, store: Path, top: int, account: str | None, directory: str, as_json: bool, settings: Settings
 ) -> None:
-    """Find out who is in IMAGE. Changes nothing.
+    """Recognise the people in IMAGE. Changes nothing.
 
-    For each face, the largest first, prints the identity that it matches and the most similar other ones, each with
-    the photo that the identity is known by. Strong and likely ones are matches, weak ones are none; a strong one would
-    still match where strangers do a hundred times less often, as far as the store's calibration tells.
+    For each face, the largest first, prints the identity that it matches and the most similar others, each with the
+    photo of its reference face. Strong and likely ones are matches, weak ones are not; a strong one would still match
+    at a hundredth of the false match rate, according to the store's calibration.
 
     \b
     Examples:

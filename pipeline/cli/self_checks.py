@@ -20,10 +20,10 @@ from pipeline.errors import SelfCheckFailed
 @settings_options(DEMO_FLAGS)
 @output_options
 def demo(store: Path, photos: Path, as_json: bool, settings: Settings) -> None:
-    """Make a store from sample photos, and compare it with what the photos hold.
+    """Create a store from sample photos, and compare it with what the photos show.
 
-    About thirty files made from two public-domain portraits, with faceless and broken files among them. Ends with
-    exit code 8 unless the identities, the faceless files and the rejects are exactly those of the samples' table.
+    The samples are about thirty files made from two public-domain portraits, some faceless, some broken. Ends with exit
+    code 8 unless the identities, the faceless files and the rejects are exactly those of the samples' table.
 
     \b
     Examples:
@@ -47,9 +47,9 @@ def demo(store: Path, photos: Path, as_json: bool, settings: Settings) -> None:
 def doctor(store: Path | None, as_json: bool, settings: Settings) -> None:
     """Find out what is wrong with this machine, and how to repair it.
 
-    Looks at Python, torch, the device, the weights, the cache, the image formats and the disk. Where a device is
-    named, it is tried as well, in some seconds: a photo of the public domain must give the faces and embeddings that
-    plain torch gives on the CPU. Ends with exit code 8 when something would stop a run, or the device is wrong.
+    Checks Python, torch, the device, the weights, the cache, the image formats and the disk. A device that is named is
+    also tried, in some seconds: a public-domain photo must give the faces and embeddings of plain torch on the CPU.
+    Ends with exit code 8 if something would stop a run, or the device computes wrongly.
 
     \b
     Examples:

@@ -33,10 +33,10 @@ WINDOW_S: Final = 60.0
 @settings_options(SERVE_FLAGS)
 @output_options
 def serve(store: Path, quiet: bool, for_existing_clients: bool, as_json: bool, settings: Settings) -> None:
-    """Answer the identity contract over HTTP from a store, with a page for people at /ui.
+    """Serve the identity contract over HTTP from a store, and a web UI at /ui.
 
-    Prints one line when it listens (under --json: one object with `url`), and serves until Ctrl-C or SIGTERM;
-    requests in hand are finished first, and a second signal ends it at once. Give accounts a password with `facepipe
+    Prints one line when it listens (with --json one object with `url`), and serves until Ctrl-C or SIGTERM. It finishes
+    requests in progress first; a second signal ends it at once. Give accounts a password with `facepipe
     account`.
 
     \b

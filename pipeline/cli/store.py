@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 def check(store: Path, repair: bool, as_json: bool) -> None:
     """Read all of a store and verify it.
 
-    Every file is hashed and opened, every reference between tables followed. Ends with exit code 43 when something
-    is wrong. --repair moves leftovers of interrupted work into the store's folder quarantine/, rebuilds derived files,
-    deletes damaged reports, and lets a store that lost its last changes go on without them. It lists these, and never
-    touches a photo, a face or a person.
+    Hashes and opens every file, and follows every reference between tables. Ends with exit code 43 if something is
+    wrong. --repair moves files of interrupted work to the store's folder quarantine/, rebuilds derived files, deletes
+    damaged reports, and lets a store that lost its last changes continue without them. It lists all this, and never
+    changes a photo, a face or a person.
 
     \b
     Examples:
@@ -69,8 +69,8 @@ def _lines(what: str, problems: Sequence[Problem]) -> list[str]:
 def export(store: Path, to: Path, as_json: bool) -> None:
     """Write a store's tables as Parquet files.
 
-    media.parquet, faces.parquet, persons.parquet, facts.parquet and embeddings.parquet, with the columns that FORMAT.md
-    promises.
+    media.parquet, faces.parquet, persons.parquet, facts.parquet and embeddings.parquet, with the columns of
+    FORMAT.md.
 
     \b
     Example:
@@ -88,11 +88,11 @@ def export(store: Path, to: Path, as_json: bool) -> None:
 @store_option
 @output_options
 def migrate(store: Path, as_json: bool) -> None:
-    """Bring a store of an earlier version up to this one now.
+    """Upgrade a store of an earlier version now.
 
-    Any command does it when it needs to: the tables when it opens the store, and the index of a directory when it
-    first searches there, which takes about half a minute for a million people. This does all of it at once. It may be
-    stopped at any time, and goes on when it is called again.
+    Any command upgrades what it needs: the tables when it opens the store, and a directory's index at its first search
+    there, which takes about half a minute for a million people. This command upgrades all at once. It can be stopped at
+    any time; called again, it continues.
 
     \b
     Example:
@@ -126,9 +126,9 @@ def report(
 ) -> None:
     """Write a page that shows the people of a store.
 
-    Whom most photos show, who may be one person, the weakest matches, what was rejected and why, how good the faces
-    are, and how it was made. One HTML file without scripts, which needs no network. It shows faces: keep it as you
-    keep the photos.
+    It shows the people with most photos, pairs who may be one person, the weakest matches, what was rejected and why,
+    the quality of the faces, and how the store was made. It is one HTML file without scripts and needs no network. It
+    shows faces: keep it as you keep the photos.
 
     \b
     Examples:
