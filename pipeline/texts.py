@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import unicodedata
 from typing import Final
@@ -10,6 +11,8 @@ MAX_TEXT: Final = 1_000  # characters
 TEXT_RULE: Final = f"at most {MAX_TEXT:,} characters, none of them NUL"
 MAX_DIRECTORY_NAME: Final = 64  # code points
 DIRECTORY_RULE: Final = f'must be 1 to {MAX_DIRECTORY_NAME} printable characters without / and \\, and not "." or ".."'
+# Escaped: undecodable bytes (from os.fsdecode), NUL, and a backslash that reads as an escape.
+_ESCAPED = re.compile(r"[\udc80-\udcff\x00]|\\(?=x[0-9a-f]{2})")
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
 
 
@@ -40,3 +43,13 @@ def directory_name(text: str) -> str:
     if not fits or {"/", "\\"} & set(name) or name in (".", ".."):
         raise ValueError(DIRECTORY_RULE)
     return name
+
+
+def path_text(path: str | os.PathLike[str]) -> str:
+    r"""`path` as valid UTF-8 text, unique per path.
+
+    Bytes that are not UTF-8 become `\xff`, a backslash before `x` and two digits `\x5c`.
+    """
+    text = _ESCAPED.sub(lambda match: f"\\x{ord(match[0]) & 0xFF:02x}", os.fspath(path))
+    # Surrogates that stand for no byte: no such file exists, but its name is shown.
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")

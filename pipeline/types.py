@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, TypeAlias
 
@@ -195,3 +196,8 @@ class SilentProgress:
     def start(self, phase: str, total: int | None) -> None: ...
     def advance(self, count: int = 1) -> None: ...
     def note(self, text: str) -> None: ...
+
+
+def utc_now() -> datetime:
+    """UTC, naive, as in the catalog."""
+    return datetime.now(timezone.utc).replace(tzinfo=None)

@@ -30,6 +30,7 @@ from pipeline.errors import UsageError
 
 if TYPE_CHECKING:
     from pipeline.evaluation.report import Report
+    from pipeline.texts import path_text
 
 # The settings of the embedder, and of the scale of its distances.
 MODEL_FLAGS = ("run.device", "run.threads", "model.weights", "model.weights_file")
@@ -217,13 +218,12 @@ def calibrate(out: Path | None, as_json: bool, **inputs: Any) -> None:
       facepipe calibrate pairsDevTrain.txt --images lfw/ --all-pairs --fmr 1e-4
       facepipe calibrate --store ~/people --json
     """
-    from pipeline.extraction.images.files import shown
 
     if out is not None:
         if out.is_dir():
-            raise UsageError(message=f"--out takes a file, and {shown(out)} is a folder.")
+            raise UsageError(message=f"--out takes a file, and {path_text(out)} is a folder.")
         if out.exists():
-            raise UsageError(message=f"{shown(out)} is there already: name another file with --out, or move it.")
+            raise UsageError(message=f"{path_text(out)} is there already: name another file with --out, or move it.")
         _make_folder(out.absolute().parent)
     from pipeline.evaluation.calibration import report_calibration
 
@@ -275,7 +275,6 @@ def bench(as_json: bool, **inputs: Any) -> None:
 
 def _make_folder(out: Path) -> None:
     """Makes the folder `out` and checks that it is writable, before the long work starts. Raises UsageError."""
-    from pipeline.extraction.images.files import shown
 
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -283,7 +282,7 @@ def _make_folder(out: Path) -> None:
             pass
     except (OSError, ValueError) as exc:  # ValueError: NUL in a name
         reason = (exc.strerror if isinstance(exc, OSError) else None) or exc
-        raise UsageError(message=f"The folder {shown(out)} of --out cannot be written: {reason}.") from exc
+        raise UsageError(message=f"The folder {path_text(out)} of --out cannot be written: {reason}.") from exc
 
 
 def experiment(

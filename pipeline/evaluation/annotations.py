@@ -16,8 +16,8 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 
 from pipeline.errors import BoxesInvalid, SourceMissing
-from pipeline.extraction.images.files import shown
 from pipeline.extraction.sources.manifest_file import read_manifest
+from pipeline.texts import path_text
 from pipeline.types import BoolArray, FloatArray
 
 Corners: TypeAlias = tuple[float, float, float, float]
@@ -60,17 +60,17 @@ def read_boxes(sources: Sequence[Path], images: Path | None) -> list[AnnotatedIm
     for file in _files(sources):
         images_of_file = _read_file(file, images)
         for path in images_of_file.keys() & annotated.keys():
-            raise BoxesInvalid(path=shown(file), detail=f"{path} is annotated in another file as well")
+            raise BoxesInvalid(path=path_text(file), detail=f"{path} is annotated in another file as well")
         annotated.update(images_of_file)
     if not annotated:
-        raise BoxesInvalid(path=shown(sources[0]), detail="it annotates no image")
+        raise BoxesInvalid(path=path_text(sources[0]), detail="it annotates no image")
     return list(annotated.values())
 
 
 def _files(sources: Sequence[Path]) -> Iterator[Path]:
     for source in sources:
         if not source.exists():
-            raise SourceMissing(path=shown(source))
+            raise SourceMissing(path=path_text(source))
         yield from sorted(source.glob("*.xml")) if source.is_dir() else (source,)
 
 
@@ -79,17 +79,19 @@ def _read_file(file: Path, images: Path | None) -> dict[str, AnnotatedImage]:
     boxes: dict[str, list[_Box]] = {}
     for box in _read(file):
         boxes.setdefault(os.path.normpath(base / box.location), []).append(box)
-    return {shown(path): _image(file, path, image_boxes) for path, image_boxes in boxes.items()}
+    return {path_text(path): _image(file, path, image_boxes) for path, image_boxes in boxes.items()}
 
 
 def _image(file: Path, path: str, boxes: Sequence[_Box]) -> AnnotatedImage:
     faces = [box for box in boxes if box.corners is not None]
     if faces and len(faces) < len(boxes):
-        raise BoxesInvalid(path=shown(file), detail=f"it lists {shown(path)} both with faces and without any")
+        raise BoxesInvalid(path=path_text(file), detail=f"it lists {path_text(path)} both with faces and without any")
     if len({box.corners for box in boxes}) < len(boxes):
-        raise BoxesInvalid(path=shown(file), detail=f"it lists {shown(path)} with the same box twice")
+        raise BoxesInvalid(path=path_text(file), detail=f"it lists {path_text(path)} with the same box twice")
     corners = np.array([box.corners for box in faces], dtype=np.float32).reshape(-1, 4)
-    return AnnotatedImage(shown(path), Path(path), corners, np.array([box.ignored for box in faces], dtype=np.bool_))
+    return AnnotatedImage(
+        path_text(path), Path(path), corners, np.array([box.ignored for box in faces], dtype=np.bool_)
+    )
 
 
 def _read(file: Path) -> Iterator[_Box]:
@@ -97,7 +99,7 @@ def _read(file: Path) -> Iterator[_Box]:
         return _csv_boxes(file)
     if file.suffix.lower() == ".xml":
         return _xml_boxes(file)
-    raise BoxesInvalid(path=shown(file), detail="annotations are .xml or .csv files, or a folder of .xml files")
+    raise BoxesInvalid(path=path_text(file), detail="annotations are .xml or .csv files, or a folder of .xml files")
 
 
 def _csv_boxes(file: Path) -> Iterator[_Box]:
@@ -105,9 +107,9 @@ def _csv_boxes(file: Path) -> Iterator[_Box]:
         values = {key.strip().lower(): value for key, value in row.extra.items()}
         missing = [corner for corner in CORNERS if corner not in values]
         if missing:
-            raise BoxesInvalid(path=shown(file), detail=f"it has no column {missing[0]}")
+            raise BoxesInvalid(path=path_text(file), detail=f"it has no column {missing[0]}")
         if not row.location:
-            raise BoxesInvalid(path=shown(file), detail=f"{row.where} names no image")
+            raise BoxesInvalid(path=path_text(file), detail=f"{row.where} names no image")
         texts = [str(values[corner]).strip() for corner in CORNERS]
         ignored = _flag(file, row.where, str(values.get(IGNORE, "")))
         corners = _checked(file, row.where, _numbers(file, row.where, texts)) if any(texts) else None
@@ -118,13 +120,13 @@ def _xml_boxes(file: Path) -> Iterator[_Box]:
     try:
         root = ElementTree.parse(file).getroot()
     except (ElementTree.ParseError, OSError, LookupError, ValueError) as exc:
-        raise BoxesInvalid(path=shown(file), detail=f"it cannot be read as XML ({exc})") from exc
+        raise BoxesInvalid(path=path_text(file), detail=f"it cannot be read as XML ({exc})") from exc
     if root.tag == "dataset":
         return _imglab_boxes(file, root)
     if root.tag == "annotation":
         return _voc_boxes(file, root)
     raise BoxesInvalid(
-        path=shown(file), detail=f"its root is <{root.tag}>, not <dataset> (imglab) or <annotation> (VOC)"
+        path=path_text(file), detail=f"its root is <{root.tag}>, not <dataset> (imglab) or <annotation> (VOC)"
     )
 
 
@@ -156,7 +158,7 @@ def _voc_boxes(file: Path, root: ElementTree.Element) -> Iterator[_Box]:
 def _required(file: Path, element: ElementTree.Element, name: str, value: str | None) -> str:
     """Returns `value`, the attribute or the child `name` of `element`. Raises BoxesInvalid if missing or empty."""
     if not value:
-        raise BoxesInvalid(path=shown(file), detail=f"<{element.tag}> has no {name}")
+        raise BoxesInvalid(path=path_text(file), detail=f"<{element.tag}> has no {name}")
     return value
 
 
@@ -165,21 +167,21 @@ def _flag(file: Path, where: str, text: str) -> bool:
         return True
     if text.strip().lower() in _FALSE:
         return False
-    raise BoxesInvalid(path=shown(file), detail=f'{where}: "{text}" is neither 1 nor 0')
+    raise BoxesInvalid(path=path_text(file), detail=f'{where}: "{text}" is neither 1 nor 0')
 
 
 def _numbers(file: Path, where: str, texts: Sequence[Any]) -> Corners:
     try:
         a, b, c, d = (float(text) for text in texts)
     except ValueError as exc:
-        raise BoxesInvalid(path=shown(file), detail=f"{where}: {exc}") from exc
+        raise BoxesInvalid(path=path_text(file), detail=f"{where}: {exc}") from exc
     if not (np.abs([a, b, c, d]) <= _FARTHEST).all():  # also refuses NaN
         detail = f"{where}: a box is made of finite numbers up to {_FARTHEST:g}, not {list(texts)}"
-        raise BoxesInvalid(path=shown(file), detail=detail)
+        raise BoxesInvalid(path=path_text(file), detail=detail)
     return a, b, c, d
 
 
 def _checked(file: Path, where: str, box: Corners) -> Corners:
     if box[2] <= box[0] or box[3] <= box[1]:
-        raise BoxesInvalid(path=shown(file), detail=f"{where}: the box {list(box)} has no area")
+        raise BoxesInvalid(path=path_text(file), detail=f"{where}: the box {list(box)} has no area")
     return box

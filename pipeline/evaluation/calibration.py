@@ -39,12 +39,12 @@ from pipeline.evaluation.statistics import (
     resample_rates,
     threshold_at_fmr,
 )
-from pipeline.extraction.images.files import shown
 from pipeline.jobs.accounts import find_account
 from pipeline.jobs.calibration_file import write_calibration
 from pipeline.jobs.store import open_store
 from pipeline.matching.calibration import EXPONENTS, Calibration
 from pipeline.store import StoreIdentity
+from pipeline.texts import path_text
 from pipeline.types import DoubleArray, Progress
 
 # The table's rows; T is interpolated between them.
@@ -221,7 +221,7 @@ def report_calibration(
     progress.start("pairs", None)
     with skipped.explaining():
         fit = fit_calibration(scored, fmr)
-    name = dataset or shown((source or store or Path()).absolute().name)
+    name = dataset or path_text((source or store or Path()).absolute().name)
     people = "" if fit.people is None else f" of {fit.people:,} people"
     data = f"{name}, {fit.photos:,} photos{people} ({fit.impostor_pairs:,} impostor pairs)"
     calibration = fit.calibration(data, _note(fit, leave_out, skipped))
@@ -246,7 +246,7 @@ def _note(fit: CalibrationFit, leave_out: Path | None, skipped: Skipped) -> str:
         f"squared L2 distance {fit.squared_l2:.4f} at this rate; 95 % interval of the exponent {low:.4f} to {high:.4f}"
     ]
     if leave_out is not None:
-        notes.append(f"{skipped.counts.get(LISTED, 0)} photos left out by {shown(leave_out.name)}")
+        notes.append(f"{skipped.counts.get(LISTED, 0)} photos left out by {path_text(leave_out.name)}")
     if fit.remark is not None:
         notes.append(fit.remark)
     return "; ".join(notes)

@@ -26,11 +26,12 @@ from pipeline.errors import ImageRejected, InputError, ManifestInvalid, UsageErr
 from pipeline.evaluation.labels import numbered, read_labels
 from pipeline.evaluation.report import NO_FACE, Picture, Report, Row, Section, Skipped, Table, unusable
 from pipeline.extraction.images.decode import decode_image
-from pipeline.extraction.images.files import read_file, shown
+from pipeline.extraction.images.files import read_file
 from pipeline.extraction.sources.scan import scan_source, source_kind
 from pipeline.jobs.accounts import find_account
 from pipeline.jobs.store import Store, open_store
 from pipeline.report.pictures import small_copy
+from pipeline.texts import path_text
 from pipeline.types import IntArray, Progress
 
 LISTED: Final = 10  # worst identities and people
@@ -253,7 +254,7 @@ def report_clustering(
     skipped = Skipped()
     progress.start("labels", None)
     labels = read_labels(source, settings.source, skipped, advance=progress.advance)
-    figures: dict[str, Any] = {"identities_from": shown(origin), "weights": None}
+    figures: dict[str, Any] = {"identities_from": path_text(origin), "weights": None}
     if clusters is not None:
         found = table_identities(clusters, settings.source, labels.paths, skipped)
     else:
@@ -264,7 +265,7 @@ def report_clustering(
         figures |= {"directory": directory, "weights": identity.weights, "calibration": identity.calibration}
     paths, people = ([texts[row] for row in found.rows] for texts in (labels.paths, labels.names))
     figures |= {
-        "labels": shown(source),
+        "labels": path_text(source),
         "labelled_photos": len(labels.paths),
         "photos_with_several_faces": found.several_faces,
         "unlabelled_photos": found.unlabelled,
@@ -318,8 +319,8 @@ def table_identities(file: Path, settings: SourceSettings, paths: Sequence[str],
     labelled = set(paths)
     if labelled.isdisjoint(cluster_of):
         raise InputError(
-            message=f"{shown(file)} holds none of the {len(paths):,} labelled photos (such as {paths[0]}). Relative "
-            "paths start at the file's own folder; --root sets another one."
+            message=f"{path_text(file)} holds none of the {len(paths):,} labelled photos (such as {paths[0]}). "
+            "Relative paths start at the file's own folder; --root sets another one."
         )
     rows = []
     for position, path in enumerate(paths):
@@ -333,15 +334,17 @@ def table_identities(file: Path, settings: SourceSettings, paths: Sequence[str],
 
 def _read_clusters(file: Path, settings: SourceSettings, skipped: Skipped) -> dict[str, str | None]:
     if source_kind(file) == "folder":
-        raise ManifestInvalid(path=shown(file), detail="it is a folder, not a table with the columns path and cluster")
+        raise ManifestInvalid(
+            path=path_text(file), detail="it is a folder, not a table with the columns path and cluster"
+        )
     clusters: dict[str, str | None] = {}
     for ref in scan_source(file, settings):
         if "cluster" not in ref.extra:
-            raise ManifestInvalid(path=shown(file), detail='it has no column "cluster"')
+            raise ManifestInvalid(path=path_text(file), detail='it has no column "cluster"')
         cluster = _cluster(ref.extra["cluster"])
         if ref.path in clusters and clusters[ref.path] != cluster:
             detail = f'{ref.path} is in the clusters "{clusters[ref.path]}" and "{cluster}"'
-            raise ManifestInvalid(path=shown(file), detail=detail)
+            raise ManifestInvalid(path=path_text(file), detail=detail)
         if ref.path in clusters:
             skipped.add("the same path and cluster once more", ref.path)
         clusters[ref.path] = cluster

@@ -26,7 +26,6 @@ from pipeline.evaluation.annotations import AnnotatedImage, read_boxes
 from pipeline.evaluation.portraits import decoded_batches
 from pipeline.evaluation.report import Report, Row, Section, Skipped, Table, line_plot, unusable
 from pipeline.extraction.detection.cascade import MtcnnDetector
-from pipeline.extraction.images.files import shown
 from pipeline.jobs.accounts import find_account
 from pipeline.jobs.models import load_detector
 from pipeline.jobs.store import Store, open_store
@@ -36,6 +35,7 @@ from pipeline.models.weights import cache_folder
 from pipeline.runtime.arrays import on_host
 from pipeline.runtime.device import FittingBatches, resolve_device
 from pipeline.runtime.threads import set_threads
+from pipeline.texts import path_text
 from pipeline.types import BoolArray, DecodedImage, DoubleArray, FloatArray, IntArray, Progress
 
 IOU: Final = 0.5
@@ -248,8 +248,8 @@ def report_detection(
         **asdict(result),
         "f": result.f,
         "weights": DETECTOR,
-        "boxes": [shown(file) for file in boxes],
-        "faces_from": "the detector" if store is None else shown(store),
+        "boxes": [path_text(file) for file in boxes],
+        "faces_from": "the detector" if store is None else path_text(store),
         "iou": IOU,
         "min_px": min_px,
         "min_confidence": settings.detect.min_confidence,

@@ -32,12 +32,12 @@ from pipeline.evaluation.pairs import share_text
 from pipeline.evaluation.portraits import embed_photos
 from pipeline.evaluation.report import Report, Row, Section, Skipped, line_plot
 from pipeline.evaluation.statistics import HAIR, Interval, interval, is_measurable, pairs_needed, resample_share
-from pipeline.extraction.images.files import shown
 from pipeline.matching.calibration import Calibration
 from pipeline.matching.match import Matcher
 from pipeline.matching.references import ReferenceIndex
 from pipeline.matching.score import MAX_DISTANCE
 from pipeline.runtime.device import resolve_device
+from pipeline.texts import path_text
 from pipeline.types import BoolArray, DoubleArray, FloatArray, IntArray, Progress
 
 FPIRS: Final = (1e-1, 1e-2, 1e-3)
@@ -222,7 +222,7 @@ def report_identification(
     column = None if per_person else "set"
     labels = read_labels(source, settings.source, skipped, column=column, advance=progress.advance)
     # Before the embedding, which may take long. None: `per_person` decides, among the usable photos.
-    in_gallery = gallery_by_column(shown(source), labels.columns, labels.paths) if column else None
+    in_gallery = gallery_by_column(path_text(source), labels.columns, labels.paths) if column else None
     files = labels.to_embed(store is not None, skipped)
     portraits, identity, settings = embed_photos(files, settings, store, "evaluate identification", progress)
     for path, reason in portraits.skipped.items():
@@ -242,9 +242,9 @@ def report_identification(
     ]
     figures = {
         **asdict(result),
-        "labels": shown(source),
+        "labels": path_text(source),
         "gallery": f"{per_person} per person" if per_person else "the column set",
-        "embeddings_from": "the models" if store is None else shown(store),
+        "embeddings_from": "the models" if store is None else path_text(store),
         "photos": len(portraits.paths),
         "embedder": identity.embedder,
         "weights": identity.weights,

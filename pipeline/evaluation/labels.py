@@ -13,9 +13,9 @@ import numpy as np
 from pipeline.config import SourceSettings
 from pipeline.errors import InputError, ManifestInvalid, SourceMissing, UsageError
 from pipeline.evaluation.report import Skipped
-from pipeline.extraction.images.files import shown
 from pipeline.extraction.sources.scan import scan_source, source_kind
 from pipeline.runtime.buckets import is_address
+from pipeline.texts import path_text
 from pipeline.types import IntArray
 
 Name = TypeVar("Name", bound=Hashable)
@@ -61,7 +61,7 @@ def read_labels(
     """
     if source_kind(source) == "folder" and settings.labels != "parent":
         raise UsageError(
-            message=f"The folder {shown(source)} has no labels. If its subfolders are named after people, "
+            message=f"The folder {path_text(source)} has no labels. If its subfolders are named after people, "
             "add --labels parent; else give a manifest with the columns path and name."
         )
     labels: dict[str, tuple[str, Any]] = {}
@@ -78,7 +78,7 @@ def read_labels(
             for kind, first, second in zip(("name", column), earlier, label, strict=True):
                 if first != second:
                     detail = f'it lists {ref.path} twice, with {kind} "{first}" and with "{second}"'
-                    raise ManifestInvalid(path=shown(source), detail=detail)
+                    raise ManifestInvalid(path=path_text(source), detail=detail)
             skipped.add(REPEATED, ref.path)
         elif is_address(ref.file):
             problems[ref.path] = "an object in a bucket: only files are evaluated"
@@ -87,7 +87,7 @@ def read_labels(
         else:
             problems[ref.path] = f"{ref.rejected.status}: {ref.rejected.reason}"
     if not labels:
-        raise InputError(message=f"No photo of {shown(source)} has a name, so there is nothing to compare with.")
+        raise InputError(message=f"No photo of {path_text(source)} has a name, so there is nothing to compare with.")
     names, columns = (list(parts) for parts in zip(*labels.values(), strict=True))
     return LabelledPhotos(list(labels), names, columns, files, problems)
 
@@ -100,7 +100,7 @@ def named_photos(file: Path) -> set[tuple[str, ...]]:
     except OSError as exc:
         raise SourceMissing(path=file) from exc
     except ValueError as exc:
-        raise InputError(message=f"{shown(file)} is not a list of photos in UTF-8.") from exc
+        raise InputError(message=f"{path_text(file)} is not a list of photos in UTF-8.") from exc
     return {PurePath(line.split(" #")[0].strip()).parts for line in lines if not line.startswith("#")} - {()}
 
 
@@ -118,7 +118,7 @@ def read_leave_out(file: Path, paths: Iterable[str]) -> set[str]:
             found[end].add(path)
     missing = sorted("/".join(parts) for parts, photos in found.items() if not photos)
     if missing:
-        raise InputError(message=f"{shown(file)} names {', '.join(missing[:3])}, and no photo here is called so.")
+        raise InputError(message=f"{path_text(file)} names {', '.join(missing[:3])}, and no photo here is called so.")
     return set().union(*found.values())
 
 

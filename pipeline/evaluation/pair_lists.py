@@ -18,7 +18,8 @@ from typing import Final, NoReturn, TextIO
 
 from pipeline.errors import PairsInvalid, SourceMissing, UsageError
 from pipeline.evaluation.report import Skipped
-from pipeline.extraction.images.files import IMAGE_SUFFIXES, file_problem, shown
+from pipeline.extraction.images.files import IMAGE_SUFFIXES, file_problem
+from pipeline.texts import path_text
 
 COLUMNS: Final = ("path_a", "path_b", "same")
 REPEATED: Final = "the same pair once more"
@@ -95,7 +96,7 @@ def photos_of_people(listed: PairList, images: Path | None) -> tuple[dict[str, P
         with suppress(OSError):  # an unreadable folder: the pairs with its photos report the reason
             for file in sorted(folder.iterdir()):
                 if file.suffix.lower() in IMAGE_SUFFIXES and not file.name.startswith("."):
-                    files[shown(file)], people[shown(file)] = file, name
+                    files[path_text(file)], people[path_text(file)] = file, name
     return files, people
 
 
@@ -106,8 +107,8 @@ def _lfw_pairs(file: Path, folder: Path, files: dict[str, Path], people: dict[st
     @functools.cache
     def path_of(name: str, number: int) -> str:
         found = lfw_file(folder, name, number)
-        files[shown(found)], people[shown(found)] = found, name
-        return shown(found)
+        files[path_text(found)], people[path_text(found)] = found, name
+        return path_text(found)
 
     with _opened(file) as stream:
         lines = stream.read().splitlines()
@@ -130,7 +131,7 @@ def _opened(file: Path) -> Iterator[TextIO]:
         with file.open(encoding="utf-8-sig", newline="") as stream:
             yield stream
     except FileNotFoundError as exc:
-        raise SourceMissing(path=shown(file)) from exc
+        raise SourceMissing(path=path_text(file)) from exc
     except UnicodeDecodeError:
         _invalid(file, "it is not UTF-8 text")
     except (OSError, csv.Error) as exc:
@@ -156,7 +157,7 @@ def _photos(file: Path, number: int, line: str, *, same: bool) -> tuple[tuple[st
             return (a, int(i)), (b, int(j))
     form = "Name i j" if same else "NameA i NameB j"
     detail = f'line {number}: "{line.strip()[:_SHOWN]}" should be "{form}", by the counts in line 1'
-    raise PairsInvalid(path=shown(file), detail=detail)
+    raise PairsInvalid(path=path_text(file), detail=detail)
 
 
 def _is_number(text: str) -> bool:
@@ -196,8 +197,8 @@ def _csv_pair(file: Path, line: int, row: dict[str, str], folder: Path, files: d
         if not row[column].strip():
             _invalid(file, f"line {line}: {column} is empty")
         path = os.path.normpath(folder / row[column])
-        files[shown(path)] = Path(path)
-        sides.append(shown(path))
+        files[path_text(path)] = Path(path)
+        sides.append(path_text(path))
     return Pair(sides[0], sides[1], label in _TRUE)
 
 
@@ -221,4 +222,4 @@ def _checked(file: Path, pairs: Sequence[Pair], skipped: Skipped) -> list[Pair]:
 
 
 def _invalid(file: Path, detail: str) -> NoReturn:
-    raise PairsInvalid(path=shown(file), detail=detail)
+    raise PairsInvalid(path=path_text(file), detail=detail)

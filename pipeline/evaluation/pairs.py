@@ -44,8 +44,8 @@ from pipeline.evaluation.statistics import (
     resample_share,
     threshold_at_fmr,
 )
-from pipeline.extraction.images.files import shown
 from pipeline.matching.calibration import Calibration
+from pipeline.texts import path_text
 from pipeline.types import BoolArray, Progress
 
 FMRS: Final = (1e-2, 1e-3, 1e-4, 1e-5)
@@ -399,10 +399,10 @@ def report_pairs(
     figures = {
         **asdict(result),
         "fnmr_at_fmr": result.fnmr_at_fmr,
-        "source": shown(pairs),
-        "train": None if train is None else shown(train),
+        "source": path_text(pairs),
+        "train": None if train is None else path_text(train),
         "threshold_asked": match.threshold if match.threshold_fmr is None else f"fmr:{match.threshold_fmr:g}",
-        "embeddings_from": "the models" if store is None else shown(store),
+        "embeddings_from": "the models" if store is None else path_text(store),
         "embedder": identity.embedder,
         "weights": identity.weights,
         "weights_sha256": identity.weights_sha256,

@@ -13,9 +13,9 @@ from typing import Any, Final
 
 from pipeline.config import AREA
 from pipeline.errors import BadValue, CalibrationInvalid, UnknownKey
-from pipeline.extraction.images.files import shown
 from pipeline.matching.calibration import Calibration
 from pipeline.store import Folder, StoreIdentity, disk_errors
+from pipeline.texts import path_text
 
 NO_CALIBRATION: Final = "none"
 _FORMAT: Final = 1
@@ -91,4 +91,4 @@ def _centre(sha256: object) -> str:
 
 
 def _invalid(file: Path, detail: str) -> CalibrationInvalid:
-    return CalibrationInvalid(path=shown(file), detail=detail.rstrip("."))
+    return CalibrationInvalid(path=path_text(file), detail=detail.rstrip("."))

@@ -38,8 +38,8 @@ from pipeline.store import (
     ReferenceOrigin,
     Rows,
     reference_origins,
-    utc_now,
 )
+from pipeline.types import utc_now
 
 
 @dataclass(frozen=True)

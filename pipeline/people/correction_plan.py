@@ -23,9 +23,8 @@ from pipeline.store import (
     PersonRecord,
     Rows,
     StoredFace,
-    utc_now,
 )
-from pipeline.types import FORGOTTEN
+from pipeline.types import FORGOTTEN, utc_now
 
 IS, IS_NOT, NOBODY = "is", "is_not", "nobody"  # kinds of constraints, besides NOT_SAME
 Columns: TypeAlias = Mapping[str, Any] | None  # of a person; None: no row

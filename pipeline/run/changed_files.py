@@ -21,8 +21,8 @@ from pipeline.config import KEEP, Settings
 from pipeline.errors import ImageMissing, ImageRejected
 from pipeline.extraction.images.files import HashedFile, file_state, hash_file
 from pipeline.runtime.buckets import is_address
-from pipeline.store import ERASED, KNOWN_FILES_SCHEMA, Label, LabelChange, Move, ReadAgain, ScanNotes, utc_now
-from pipeline.types import FileState, ImageRef
+from pipeline.store import ERASED, KNOWN_FILES_SCHEMA, Label, LabelChange, Move, ReadAgain, ScanNotes
+from pipeline.types import FileState, ImageRef, utc_now
 
 RowKey: TypeAlias = tuple[str, str]  # path and directory
 Digests: TypeAlias = Callable[[Sequence[Label]], Sequence[str | None]]

@@ -13,7 +13,6 @@ from pathlib import Path
 
 from pipeline.config import RAY, Settings
 from pipeline.errors import UsageError
-from pipeline.extraction.images.files import shown
 from pipeline.extraction.sources.scan import scan_source, source_kind
 from pipeline.jobs.accounts import settle_account
 from pipeline.jobs.cluster.connection import require_ray
@@ -23,6 +22,7 @@ from pipeline.jobs.store import Store, open_or_create_store, open_store
 from pipeline.jobs.store_identity import settings_of_store
 from pipeline.runtime.buckets import is_address
 from pipeline.store import has_store
+from pipeline.texts import path_text
 from pipeline.types import Progress, SilentProgress, Source
 
 
@@ -121,8 +121,8 @@ def source_name(path: Source) -> str:
     """Returns a source's name: without "..", but with its links, as its rows' paths begin; a bucket prefix without
     final slash."""
     if is_address(path):
-        return shown(path.rstrip("/"))
-    return shown(os.path.abspath(path))  # noqa: PTH100
+        return path_text(path.rstrip("/"))
+    return path_text(os.path.abspath(path))  # noqa: PTH100
 
 
 def require_sources(request: RunRequest) -> None:

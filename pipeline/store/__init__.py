@@ -21,7 +21,6 @@ from pipeline.store.catalog.accounts import verify_password as verify_password
 from pipeline.store.catalog.connection import Catalog as Catalog
 from pipeline.store.catalog.connection import cleaning_up as cleaning_up
 from pipeline.store.catalog.opening import has_store as has_store
-from pipeline.store.catalog.opening import utc_now as utc_now
 from pipeline.store.catalog.pages import PAGE as PAGE
 from pipeline.store.catalog.references import reference_origins as reference_origins
 from pipeline.store.catalog.references import segment_files as segment_files

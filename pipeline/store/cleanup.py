@@ -33,12 +33,13 @@ import pyarrow as pa
 
 from pipeline.errors import StoreError
 from pipeline.store.catalog.connection import Catalog, OpenStore
-from pipeline.store.catalog.opening import CURRENT_NAME, INTENTS_NAME, utc_now
+from pipeline.store.catalog.opening import CURRENT_NAME, INTENTS_NAME
 from pipeline.store.files import shards
 from pipeline.store.files.commit_count import COMMITS_NAME
 from pipeline.store.files.durable import NO_LINK, PRIVATE_FILE, QUARANTINE, TEMPORARY, Folder, disk_errors
 from pipeline.store.files.lock import TOKEN_NAME
 from pipeline.store.files.objects import is_guid, object_file
+from pipeline.types import utc_now
 
 _log = logging.getLogger(__name__)
 

@@ -24,7 +24,6 @@ from pipeline.extraction.rows import EXTRACT, MANIFEST_SCHEMA, fixed_lists, shar
 from pipeline.matching.calibration import Calibration
 from pipeline.people.rules import row_of
 from pipeline.store.catalog.accounts import hash_password
-from pipeline.store.catalog.opening import utc_now
 from pipeline.store.files.objects import object_file
 from pipeline.store.local import LocalStore
 from pipeline.store.records import (
@@ -39,7 +38,7 @@ from pipeline.store.records import (
     ShardCommit,
     embeddings_schema,
 )
-from pipeline.types import OK
+from pipeline.types import OK, utc_now
 
 Thresholds: TypeAlias = tuple[tuple[float, float], ...]  # (false match rate, T) each
 

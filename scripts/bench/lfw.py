@@ -32,11 +32,11 @@ from pipeline.evaluation.statistics import (
     resample_share,
     threshold_at_fmr,
 )
-from pipeline.extraction.images.files import shown
 from pipeline.matching.calibration import Calibration
 from pipeline.store.files.shards import read_embeddings
 from pipeline.store.local import LocalStore
 from pipeline.store.records import StoreIdentity
+from pipeline.texts import path_text
 from pipeline.types import FaceBatch, IntArray
 
 FMRS: Final = (1e-3, 1e-4, 1e-5)
@@ -161,7 +161,7 @@ class Stored:
             name = Path(self.paths[row]).stem
             if name in place:
                 embeddings[place[name]] = self.faces.embeddings[row]
-        return Portraits([shown(os.path.abspath(file)) for file in files], embeddings, {})  # noqa: PTH100  keeps links
+        return Portraits([path_text(os.path.abspath(file)) for file in files], embeddings, {})  # noqa: PTH100  keeps links
 
 
 def make_store(photos: Path, weights: str, store: Path, *options: str) -> None:

@@ -12,7 +12,8 @@ from PIL import Image
 
 from pipeline.errors import ImageIsFolder, ImageMissing, ImageTooLarge, ImageUnreadable
 from pipeline.extraction.images import files
-from pipeline.extraction.images.files import declared_pixels, hash_file, read_file, read_with_state, shown
+from pipeline.extraction.images.files import declared_pixels, hash_file, read_file, read_with_state
+from pipeline.texts import path_text
 
 
 def test_shown_never_maps_two_names_to_one() -> None:
@@ -21,7 +22,7 @@ def test_shown_never_maps_two_names_to_one() -> None:
     for _ in range(5):
         texts |= {text + piece for text in texts for piece in pieces if len(text) < 5}
     texts = {text for text in texts if "\udc5c" not in text}  # os.fsdecode makes no surrogate of an ASCII byte
-    assert len({shown(text) for text in texts}) == len(texts)
+    assert len({path_text(text) for text in texts}) == len(texts)
 
 
 def test_hash_and_bytes_of_a_file(tmp_path: Path) -> None:

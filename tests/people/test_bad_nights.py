@@ -13,9 +13,8 @@ import pytest
 from coded_faces import Shown
 
 from pipeline.extraction.images import files
-from pipeline.store.catalog.opening import utc_now
 from pipeline.store.local import LocalStore
-from pipeline.types import FileState
+from pipeline.types import FileState, utc_now
 from tests.people.coded_archive import make_store, problems, run_over, write_photo
 
 

@@ -16,9 +16,8 @@ from pipeline.extraction.images import files
 from pipeline.extraction.images.files import HashedFile, hash_file
 from pipeline.run import changed_files
 from pipeline.run.changed_files import Comparison, StoredRows
-from pipeline.store.catalog.opening import utc_now
 from pipeline.store.records import KNOWN_FILES_SCHEMA, ScanNotes
-from pipeline.types import FileState, ImageRef
+from pipeline.types import FileState, ImageRef, utc_now
 
 _CLOCK = time.time_ns
 

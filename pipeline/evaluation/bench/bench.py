@@ -33,13 +33,14 @@ from pipeline.evaluation.bench.reference import (
 from pipeline.evaluation.report import Report, Row, Section
 from pipeline.extraction.detection.pyramid import pyramid
 from pipeline.extraction.images.decode import Decoder
-from pipeline.extraction.images.files import read_file, shown
+from pipeline.extraction.images.files import read_file
 from pipeline.extraction.sources.scan import scan_source
 from pipeline.jobs.store_identity import weights_file
 from pipeline.models.weights import cache_folder, resolve
 from pipeline.runtime.buckets import is_address
 from pipeline.runtime.device import describe, resolve_device
 from pipeline.runtime.threads import thread_count, using_threads
+from pipeline.texts import path_text
 from pipeline.types import ByteArray, ImageRef, Progress
 
 _FACEPIPE, _REFERENCE = "facepipe", "reference"
@@ -74,7 +75,7 @@ def bench(
     files, left_out = take_sample(source, settings, images)
     if not files:
         reasons = "; ".join(f"{count}: {reason}" for reason, count in sorted(left_out.items()))
-        raise SourceEmpty(path=shown(source), detail=f"none that can be compared; {reasons}")
+        raise SourceEmpty(path=path_text(source), detail=f"none that can be compared; {reasons}")
     progress.start("warm-up", None)
     chain = FacepipeChain(settings)
     rows = settings.run.shard_rows
@@ -91,7 +92,7 @@ def bench(
     same = _same_faces(chain, reference.faces, facepipe.faces)
     ratios = turn_ratios(timings[_REFERENCE], timings[_FACEPIPE])
     figures = {
-        "source": shown(source),
+        "source": path_text(source),
         "images": len(files),
         "left_out": dict(left_out),
         "device": describe(device),

@@ -1,8 +1,8 @@
 """Safe reading of image files, and format detection.
 
 Nothing here blocks on a pipe, opens a device, reads more than requested, or decodes pixels. Paths may hold any bytes
-(`os.fsdecode`'s surrogates); `shown` is their form in reports and the store. Functions that read whole files also
-accept object addresses (s3://bucket/key), and raise BucketFailed if the bucket is unusable.
+(`os.fsdecode`'s surrogates); `texts.path_text` is their form in reports and the store. Functions that read whole files
+also accept object addresses (s3://bucket/key), and raise BucketFailed if the bucket is unusable.
 
 Signatures: JPEG: ITU-T T.81 B.1; PNG: W3C PNG 5.2; GIF89a 17; WebP: RFC 9649; TIFF 6.0 section 2; ISO base media file
 format, ISO/IEC 14496-12 4.3.
@@ -35,8 +35,6 @@ _HAS_CTIME = os.name == "posix"  # elsewhere `st_ctime` is the creation time
 # Without O_NONBLOCK, opening a pipe blocks; Windows has neither flag.
 _OPEN_FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 _MISSING = (errno.ENOENT, errno.ENOTDIR)
-# Escaped: undecodable bytes (from os.fsdecode), NUL, and a backslash that reads as an escape.
-_ESCAPED = re.compile(r"[\udc80-\udcff\x00]|\\(?=x[0-9a-f]{2})")
 
 SNIFF_BYTES: Final = 32  # bytes that `sniff` needs
 # Files with these suffixes are images, whatever their bytes.
@@ -58,16 +56,6 @@ _AVIF_BRANDS = (b"avif", b"avis")
 _HEIC_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"hevm", b"hevs", b"mif1", b"msf1")
 _TIFF_MAGIC = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 _BMP_HEADER_SIZES = (12, 16, 40, 52, 56, 64, 108, 124)
-
-
-def shown(path: str | os.PathLike[str]) -> str:
-    r"""`path` as valid UTF-8 text, unique per path.
-
-    Bytes that are not UTF-8 become `\xff`, a backslash before `x` and two digits `\x5c`.
-    """
-    text = _ESCAPED.sub(lambda match: f"\\x{ord(match[0]) & 0xFF:02x}", os.fspath(path))
-    # Surrogates that stand for no byte: no such file exists, but its name is shown.
-    return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def file_problem(path: AnyPath) -> ImageRejected | None:

@@ -12,8 +12,9 @@ from typing import Final
 
 from pipeline.config import SourceSettings
 from pipeline.errors import ImageOutside, ImageRejected, ImageUnreadable, InputError, Interrupted
-from pipeline.extraction.images.files import SNIFF_BYTES, file_problem, read_head, shown, sniff
+from pipeline.extraction.images.files import SNIFF_BYTES, file_problem, read_head, sniff
 from pipeline.extraction.sources.selection import IMAGE, OTHER, Selection, kind_by_suffix
+from pipeline.texts import path_text
 from pipeline.types import ImageRef
 
 FILE: Final = "file"
@@ -36,7 +37,7 @@ class ScanCounts:
     def leave_out(self, folder: str, why: str) -> None:
         self.left_out[why] += 1
         if len(self.left_out_folders) < _LISTED:
-            self.left_out_folders.append(shown(folder))
+            self.left_out_folders.append(path_text(folder))
 
 
 class FolderWalk:
@@ -69,7 +70,7 @@ class FolderWalk:
         """Raises InputError if `folder` cannot be listed, Interrupted once `stop` is set."""
         problem = self._enter(self.top)
         if problem is not None:
-            raise InputError(message=f"The folder {shown(self.top)} {problem.reason}.")
+            raise InputError(message=f"The folder {path_text(self.top)} {problem.reason}.")
         while self.stack:
             check_stop(self.stop)
             folder, entries = self.stack[-1]
@@ -123,7 +124,7 @@ class FolderWalk:
         folder = os.path.dirname(path)
         # The source folder's name is not a person's.
         label = None if folder == self.top else parent_label(os.path.basename(folder), self.settings)
-        return ImageRef(path=shown(path), file=path, name=label, rejected=problem)
+        return ImageRef(path=path_text(path), file=path, name=label, rejected=problem)
 
     def _kind_of_target(self, path: str) -> str:
         if not self.settings.follow_symlinks:
@@ -136,7 +137,7 @@ class FolderWalk:
     def _outside(self, path: str) -> ImageOutside | None:
         if self.root is None or is_within(os.path.realpath(path), self.root):
             return None
-        return ImageOutside(root=shown(self.root))
+        return ImageOutside(root=path_text(self.root))
 
 
 def is_within(path: str, folder: str) -> bool:
@@ -158,7 +159,7 @@ def _kind(entry: os.DirEntry[str]) -> str:
 
 def parent_label(folder: str, settings: SourceSettings) -> str | None:
     """The name for photos in this folder, if the settings use folder names."""
-    return shown(folder).strip() or None if settings.labels == "parent" else None
+    return path_text(folder).strip() or None if settings.labels == "parent" else None
 
 
 def check_stop(stop: threading.Event | None) -> None:

@@ -21,8 +21,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pipeline.errors import ManifestInvalid
-from pipeline.extraction.images.files import shown
-from pipeline.texts import MAX_TEXT, directory_name, is_unicode
+from pipeline.texts import MAX_TEXT, directory_name, is_unicode, path_text
 
 LOCATION_COLUMNS: Final = ("path", "uri")
 TEXT_COLUMNS: Final = ("name", "external_id", "directory")
@@ -60,7 +59,7 @@ def read_manifest(path: Path, kind: str) -> Iterator[ManifestRow]:
 
 
 def _invalid(path: Path, detail: str) -> NoReturn:
-    raise ManifestInvalid(path=shown(path), detail=detail)
+    raise ManifestInvalid(path=path_text(path), detail=detail)
 
 
 def _row(path: Path, where: str, values: Mapping[str, Any]) -> ManifestRow:
@@ -71,7 +70,7 @@ def _row(path: Path, where: str, values: Mapping[str, Any]) -> ManifestRow:
         try:
             texts["directory"] = directory_name(directory)
         except ValueError as exc:
-            _invalid(path, f'{where}: directory "{shown(directory)}" {exc}')
+            _invalid(path, f'{where}: directory "{path_text(directory)}" {exc}')
     extra = {_jsonable(key): _jsonable(value) for key, value in values.items() if key not in _COLUMNS}
     return ManifestRow(where, next(filter(None, locations), ""), extra=extra, **texts)
 
@@ -105,7 +104,7 @@ def _text(path: Path, where: str, column: str, value: Any) -> str | None:
 def _jsonable(value: Any) -> Any:
     """`value` for JSON: dates in ISO format, bytes in hexadecimal, NaN as null, lone surrogates escaped."""
     if isinstance(value, str):
-        return value if is_unicode(value) else shown(value)
+        return value if is_unicode(value) else path_text(value)
     if value is None or isinstance(value, (bool, int)):
         return value
     if isinstance(value, float):
@@ -126,11 +125,11 @@ def _columns(path: Path, names: Iterable[str], where: str = "it") -> list[str]:
     names = list(names)
     columns = [name.strip().lower() if name.strip().lower() in _COLUMNS else name.strip() for name in names]
     if not any(column in LOCATION_COLUMNS for column in columns):
-        listed = ", ".join(shown(column) for column in columns[:20]) or "none"
+        listed = ", ".join(path_text(column) for column in columns[:20]) or "none"
         _invalid(path, f"{where} has no path or uri (but: {listed})")
     twice = sorted({column for column in columns if columns.count(column) > 1})
     if twice:
-        _invalid(path, f'{where} has "{shown(twice[0])}" more than once')
+        _invalid(path, f'{where} has "{path_text(twice[0])}" more than once')
     return columns
 
 

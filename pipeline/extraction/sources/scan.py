@@ -28,11 +28,12 @@ from pipeline.errors import (
     SourceEmpty,
     SourceMissing,
 )
-from pipeline.extraction.images.files import file_problem, object_state, shown
+from pipeline.extraction.images.files import file_problem, object_state
 from pipeline.extraction.sources.folder import FolderWalk, ScanCounts, check_stop, is_within, parent_label
 from pipeline.extraction.sources.manifest_file import read_manifest
 from pipeline.extraction.sources.selection import EXCLUDED, IMAGE, OTHER, Selection, kind_by_suffix
 from pipeline.runtime import buckets
+from pipeline.texts import path_text
 from pipeline.types import ImageRef, Source
 
 SourceKind: TypeAlias = Literal["folder", "csv", "jsonl", "parquet"]
@@ -58,15 +59,15 @@ def source_kind(path: Source) -> SourceKind:
         if not (is_folder or is_file):
             os.stat(path)
     except (FileNotFoundError, NotADirectoryError, ValueError) as exc:
-        raise SourceMissing(path=shown(path)) from exc
+        raise SourceMissing(path=path_text(path)) from exc
     except OSError as exc:
-        raise InputError(message=f"{shown(path)} cannot be read: {exc.strerror}.") from exc
+        raise InputError(message=f"{path_text(path)} cannot be read: {exc.strerror}.") from exc
     if is_folder:
         return "folder"
     kind = _MANIFESTS.get(Path(path).suffix.lower())
     if kind is None or not is_file:
         raise ManifestInvalid(
-            path=shown(path), detail=f"it is not a folder, and a manifest is a file named {', '.join(_MANIFESTS)}"
+            path=path_text(path), detail=f"it is not a folder, and a manifest is a file named {', '.join(_MANIFESTS)}"
         )
     return kind
 
@@ -109,7 +110,7 @@ def _counted(refs: Iterator[ImageRef], path: Source, kind: SourceKind, counts: S
     if not counts.images and not counts.rejected:
         others = counts.left_alone.total()
         detail = f"{others:,} other files left alone" if others or kind == "folder" else "it has no rows"
-        raise SourceEmpty(path=shown(path), detail=detail)
+        raise SourceEmpty(path=path_text(path), detail=detail)
 
 
 def _prefix_refs(
@@ -123,7 +124,7 @@ def _prefix_refs(
     prefix = prefix.rstrip("/")
     selection = Selection(settings.include, settings.exclude)
     why_no_folder = lru_cache(_CACHED_FOLDERS)(selection.why_no_folder)
-    outside = ImageOutside(root=shown(settings.root)) if settings.root is not None else None
+    outside = ImageOutside(root=path_text(settings.root)) if settings.root is not None else None
     left_out = ""
     for found in buckets.list_objects(prefix):
         check_stop(stop)
@@ -142,7 +143,7 @@ def _prefix_refs(
             counts.left_alone[why] += 1
             continue
         yield ImageRef(
-            path=shown(found.address),
+            path=path_text(found.address),
             file=found.address,
             name=parent_label(folders[-1], settings) if folders else None,
             rejected=None if settings.root is None or buckets.is_below(found.address, settings.root) else outside,
@@ -187,7 +188,7 @@ def _manifest_refs(path: Path, kind: SourceKind, settings: SourceSettings, count
             continue
         problem = problem or _problem(file, real_root)
         # A row without a path is shown by its place in the manifest, for reports.
-        shown_path = shown(file) or f"{shown(os.path.abspath(path))} ({row.where})"
+        shown_path = path_text(file) or f"{path_text(os.path.abspath(path))} ({row.where})"
         yield ImageRef(shown_path, file, row.name, row.external_id, row.directory, row.extra, problem)
 
 
@@ -208,17 +209,17 @@ def _resolve(location: str, base: str) -> tuple[str, ImageRejected | None]:
             return location, ImageUnreadable(detail=f"{exc}")
     if buckets.is_address(base) and not os.path.isabs(location):
         key = posixpath.normpath(location)
-        return buckets.below(base, key), ImageOutside(root=shown(base)) if key.split("/")[0] == ".." else None
+        return buckets.below(base, key), ImageOutside(root=path_text(base)) if key.split("/")[0] == ".." else None
     file = os.path.normpath(os.path.join(base, location))
     outside = not os.path.isabs(location) and not is_within(file, base)
-    return file, ImageOutside(root=shown(base)) if outside else None
+    return file, ImageOutside(root=path_text(base)) if outside else None
 
 
 def _file_of_uri(uri: str) -> str:
     """The path of a `file:` URI (RFC 8089). Raises ValueError for another machine or no path."""
     parts = urlsplit(uri)
     if parts.netloc not in ("", "localhost"):
-        raise ValueError(f"the file is on another machine ({shown(parts.netloc)})")
+        raise ValueError(f"the file is on another machine ({path_text(parts.netloc)})")
     if not parts.path.startswith("/") or parts.query or parts.fragment:
         raise ValueError("a file: address is file:///path, with ? and # written as %3F and %23")
     return os.path.normpath(os.fsdecode(unquote_to_bytes(parts.path)))
@@ -230,5 +231,5 @@ def _problem(file: str, real_root: str | None) -> ImageRejected | None:
     problem = None if is_object else file_problem(file)
     if problem is None and real_root is not None:
         inside = buckets.is_below(file, real_root) if is_object else is_within(os.path.realpath(file), real_root)
-        return None if inside else ImageOutside(root=shown(real_root))
+        return None if inside else ImageOutside(root=path_text(real_root))
     return problem

@@ -17,7 +17,8 @@ from pipeline.serve.responses import tagged_response
 from pipeline.serve.ui.answers import face_json, people_json
 from pipeline.serve.ui.context import Visit, stamp
 from pipeline.serve.ui.people_list import SHOWS, SORTS
-from pipeline.store import StoredFace, utc_now
+from pipeline.store import StoredFace
+from pipeline.types import utc_now
 
 _PEOPLE_COUNT: Final = 100
 _NUMBER: Final = re.compile(r"[0-9]{1,18}")

@@ -14,8 +14,9 @@ from pipeline.serve.context import Json
 from pipeline.serve.request_parsing import MAX_MERGED, checked_person_id
 from pipeline.serve.ui.answers import people_json
 from pipeline.serve.ui.context import Visit, stamp
-from pipeline.store import CorrectionAnswer, CorrectionRequest, PersonChange, Seen, utc_now
+from pipeline.store import CorrectionAnswer, CorrectionRequest, PersonChange, Seen
 from pipeline.texts import TEXT_RULE, is_text
+from pipeline.types import utc_now
 
 # Kind -> number of people (at least, at most), and whether it takes faces.
 _KINDS: Final = {

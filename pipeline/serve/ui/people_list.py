@@ -18,8 +18,8 @@ from pipeline.jobs.people import People, PersonRow
 from pipeline.people.directory import Changed
 from pipeline.people.service import IdentityService
 from pipeline.serve.cursors import Key, cursor, place_after
-from pipeline.store import utc_now
 from pipeline.texts import nfc
+from pipeline.types import utc_now
 
 STALE_S: Final = 2.0
 _KEPT: Final = 16  # lists; one of 10,000 people takes about 10 MB

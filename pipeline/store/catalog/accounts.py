@@ -13,9 +13,9 @@ import unicodedata
 from pipeline.errors import AccountExists, AccountUnknown, MasterKeyMissing, StoreDamaged, UsageError
 from pipeline.store.catalog.connection import Catalog
 from pipeline.store.catalog.directories import directories
-from pipeline.store.catalog.opening import utc_now
 from pipeline.store.files.crypto import KEY_BYTES, MasterKey, unwrap_key, wrap_key
 from pipeline.store.records import AccountSummary, Credentials
+from pipeline.types import utc_now
 
 # About 180 ms and 32 MiB, as OWASP's Password Storage Cheat Sheet recommends for scrypt.
 _N, _R, _P = 2**15, 8, 3

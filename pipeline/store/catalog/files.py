@@ -11,7 +11,6 @@ import pyarrow as pa
 from pipeline.errors import ImageChanged
 from pipeline.store.catalog import forgotten
 from pipeline.store.catalog.connection import Catalog
-from pipeline.store.catalog.opening import utc_now
 from pipeline.store.keyed_digests import ERASED, label_digests, labels_of_media
 from pipeline.store.records import (
     Label,
@@ -23,7 +22,7 @@ from pipeline.store.records import (
     SourceMove,
     SourceSummary,
 )
-from pipeline.types import DUPLICATE_ROW
+from pipeline.types import DUPLICATE_ROW, utc_now
 
 # Not known: repeated rows of a run, and files that changed during a run, so that the next run processes them.
 _KNOWN: Final = f"status <> '{DUPLICATE_ROW}' AND (sha256 IS NOT NULL OR status <> '{ImageChanged.status}')"

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from pipeline.store.catalog.connection import Catalog
-from pipeline.store.catalog.opening import utc_now
 from pipeline.store.keyed_digests import keyed_digests
+from pipeline.types import utc_now
 
 PATH: Final = "path"
 BYTES: Final = "sha256"

@@ -11,7 +11,7 @@ import json
 import re
 import secrets
 from collections.abc import Callable
-from datetime import datetime, timezone
+from datetime import datetime
 from pathlib import Path
 from typing import Final
 
@@ -27,6 +27,7 @@ from pipeline.store.files.faults import point
 from pipeline.store.files.lock import LOCK_NAME, REINDEX_LOCK_NAME, RUN_LOCK_NAME, TOKEN_NAME
 from pipeline.store.keyed_digests import ERASED, labels_of_media
 from pipeline.store.records import Generation, StoreIdentity
+from pipeline.types import utc_now
 
 CURRENT_NAME = "CURRENT"
 CATALOG_NAME = "catalog-0001.duckdb"
@@ -121,11 +122,6 @@ _UPGRADES: Final[dict[int, tuple[str | Callable[[Catalog], None], ...]]] = {
         "UPDATE core.corrections SET generation = (SELECT current_generation FROM core.store)",
     ),
 }
-
-
-def utc_now() -> datetime:
-    """UTC, naive, as in the catalog."""
-    return datetime.now(timezone.utc).replace(tzinfo=None)
 
 
 def has_store(root: Path) -> bool:

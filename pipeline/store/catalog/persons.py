@@ -8,9 +8,9 @@ from typing import Final
 
 from pipeline.store.catalog.connection import Catalog
 from pipeline.store.catalog.directories import directory_id
-from pipeline.store.catalog.opening import utc_now
 from pipeline.store.records import Merges, PersonRows
 from pipeline.texts import is_unicode, nfc
+from pipeline.types import utc_now
 
 _RECORDS: Final = """
     SELECT p.person_id::VARCHAR AS person_id, p.seq, p.name, p.first_name, p.last_name, p.external_id,

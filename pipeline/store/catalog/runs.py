@@ -13,10 +13,11 @@ from pipeline.errors import StoreError
 from pipeline.store import cleanup
 from pipeline.store.catalog import files
 from pipeline.store.catalog.connection import Catalog
-from pipeline.store.catalog.opening import to_json, utc_now
+from pipeline.store.catalog.opening import to_json
 from pipeline.store.files.shards import manifest_file
 from pipeline.store.records import FaceChange, RunCounts, RunRow, ScanNotes
 from pipeline.store.schema import TABLES
+from pipeline.types import utc_now
 
 SCANNING = "scanning"
 OPEN = "open"

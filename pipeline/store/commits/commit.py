@@ -27,7 +27,6 @@ from pipeline.store.catalog.connection import Catalog
 from pipeline.store.catalog.corrections import to_json
 from pipeline.store.catalog.directories import directory_id as find_directory
 from pipeline.store.catalog.directories import drop_if_empty, make_directory, require_directory
-from pipeline.store.catalog.opening import utc_now
 from pipeline.store.commits.reindex import keep_references, switching
 from pipeline.store.commits.removal import (
     drop_references,
@@ -42,7 +41,7 @@ from pipeline.store.files.objects import Row, write_objects
 from pipeline.store.files.shards import vector_bytes
 from pipeline.store.records import COUNTERS, NO_ROWS, Change, Committed, Fact, Picture, PostedPhoto, Rows
 from pipeline.store.schema import arrow_table
-from pipeline.types import OK, QUALITIES, Measured
+from pipeline.types import OK, QUALITIES, Measured, utc_now
 
 _WHOSE: Final = ("person_id", "outcome")
 _WHY: Final = ("similarity_score", "rejection_reasons")  # per generation

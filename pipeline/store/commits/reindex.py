@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from pipeline.errors import ReindexMissing, ReindexUnderWay
 from pipeline.store import cleanup
 from pipeline.store.catalog.connection import Catalog, OpenStore
-from pipeline.store.catalog.opening import generation_row, read_generations, utc_now
+from pipeline.store.catalog.opening import generation_row, read_generations
 from pipeline.store.catalog.references import add_embedding_shard
 from pipeline.store.commits.removal import bury_references, remove_unshown_images, remove_unshown_posts
 from pipeline.store.erasure import rewrite_stale_shards
@@ -29,7 +29,7 @@ from pipeline.store.files import shards
 from pipeline.store.files.durable import Folder
 from pipeline.store.records import MEASURED_SCHEMA, Generation, StoreIdentity
 from pipeline.store.schema import QUALITY, embedded
-from pipeline.types import QUALITIES
+from pipeline.types import QUALITIES, utc_now
 
 # Tables with rows per generation, and those with files.
 _OF_GENERATION: Final = (

@@ -13,7 +13,6 @@ from pipeline.errors import StoreError
 from pipeline.store import cleanup
 from pipeline.store.catalog import files, runs
 from pipeline.store.catalog.connection import Catalog, OpenStore
-from pipeline.store.catalog.opening import utc_now
 from pipeline.store.catalog.references import add_embedding_shard
 from pipeline.store.commits.commit import write_changes, write_pictures
 from pipeline.store.commits.reindex import MeasuredFaces, insert_measured, write_measured
@@ -28,6 +27,7 @@ from pipeline.store.records import (
     embeddings_schema,
 )
 from pipeline.store.schema import arrow_schema
+from pipeline.types import utc_now
 
 
 @dataclass(frozen=True)
