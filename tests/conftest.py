@@ -7,6 +7,7 @@ import gc
 import os
 import shutil
 import tempfile
+from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
     from pipeline.extraction.extractor import BatchExtractor
 
 COMPILED = ("extraction.detection.network_kernels", "extraction.images.resampling_kernels", "matching.int8_kernels")
-JOURNEYS = ("tests/browser/", "tests/integration/cluster/")
+JOURNEYS = ("tests/browser/", "tests/integration/cluster/")  # through Chromium and Ray
+ALL = "TEST_ALL"  # set if slow tests and all journeys run
 REMEMBERED = "TEST_REMEMBERED"  # the folder of `remembering.py`, which loads torch
 
 gc.disable()  # until the tests are collected: what they import stays, and looking through it took 3 s
@@ -31,13 +33,16 @@ hypothesis.settings.register_profile("full", deadline=None)
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--full", action="store_true", help="run the slow randomised tests at full size")
-    help = "run all tests through Ray and Chromium, not one of each, and kill at every call of a fault point"
-    parser.addoption("--journeys", action="store_true", help=help)
+    parser.addoption("--journeys", action="store_true", help="run the slow tests and all journeys of Ray and Chromium")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     full = config.getoption("--full")
     hypothesis.settings.load_profile("full" if full else "small")
+    named = config.args_source is pytest.Config.ArgsSource.ARGS
+    if full or config.getoption("--journeys") or (named and "PYTEST_XDIST_WORKER" not in os.environ):
+        os.environ[ALL] = "1"  # for xdist's processes, too
+        config.add_cleanup(lambda: os.environ.pop(ALL, None))
     if not full and REMEMBERED not in os.environ:  # the processes that this one starts share it
         os.environ[REMEMBERED] = tempfile.mkdtemp(prefix="remembered-")
         config.add_cleanup(lambda: shutil.rmtree(os.environ.pop(REMEMBERED)))
@@ -49,14 +54,10 @@ def full(request: pytest.FixtureRequest) -> bool:
     return bool(request.config.getoption("--full"))
 
 
-def _journeys(config: pytest.Config) -> bool:
-    return bool(config.getoption("--journeys") or config.getoption("--full"))
-
-
 @pytest.fixture(scope="session")
-def journeys(request: pytest.FixtureRequest) -> bool:
+def journeys() -> bool:
     """Whether tests of crashes kill at every call of a fault point, and not once at each."""
-    return _journeys(request.config)
+    return ALL in os.environ
 
 
 def _unit(nodeid: str) -> str:
@@ -77,18 +78,31 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
     return LoadUnits(config, log) if config.getoption("dist") == "loadfile" else None
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files with slow tests and those of conformance run first, so that no core waits for one of them in the end."""
     slow = {_unit(item.nodeid) for item in items if "slow" in item.keywords or "/conformance/" in item.nodeid}
     items.sort(key=lambda item: _unit(item.nodeid) not in slow)
-    journeys = _journeys(config)
-    photographs = bool(os.environ.get("FACEPIPE_TEST_FACES"))
-    for item in items:
-        journey = item.nodeid.startswith(JOURNEYS) or "journey" in item.keywords
-        if journey and not journeys and "short" not in item.keywords:
-            item.add_marker(pytest.mark.skip(reason="a journey through Ray or Chromium: only with --journeys"))
-        if not photographs and "faces" in item.keywords:
+    if ALL not in os.environ:
+        left = _left_out(items)
+        for item in left:
+            item.add_marker(pytest.mark.skip(reason="slow: with --journeys, or if its file is named"))
+    if not os.environ.get("FACEPIPE_TEST_FACES"):
+        for item in (item for item in items if "faces" in item.keywords):
             item.add_marker(pytest.mark.skip(reason="FACEPIPE_TEST_FACES is not set: no test photographs"))
+
+
+def _left_out(items: Sequence[pytest.Item]) -> list[pytest.Item]:
+    """The slow tests, but for the first of a file that has no other; and the journeys that are not short."""
+    left, kept = [], set[Path]()
+    for item in items:
+        journey = item.nodeid.startswith(JOURNEYS)
+        if "short" not in item.keywords and (journey or "slow" in item.keywords):
+            left.append(item)
+        else:
+            kept.add(item.path)
+    firsts = {item.path: item for item in reversed(left) if not item.nodeid.startswith(JOURNEYS)}
+    again = {item for path, item in firsts.items() if path not in kept}
+    return [item for item in left if item not in again]
 
 
 def pytest_collection_finish() -> None:
