@@ -21,7 +21,7 @@ import click
 from pipeline.cli.groups import CommandGroup
 from pipeline.cli.output import EXIT_ABORTED, EXIT_BROKEN_PIPE, drop_output, printable, show_error
 from pipeline.errors import FacepipeError, OutputUnwritable, UsageError
-from pipeline.runtime.allocator import settle_allocator
+from pipeline.runtime.allocator import configure_allocator
 
 # In the order of the help: name -> module of the click command with the same name.
 COMMANDS = {
@@ -104,7 +104,7 @@ def _prepare() -> None:
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     own = any(name.startswith("MALLOC_") for name in os.environ)
     if not own and "glibc.malloc." not in os.environ.get("GLIBC_TUNABLES", ""):  # the user's own settings stay
-        settle_allocator()
+        configure_allocator()
 
 
 def _exit_code(run: Callable[[], object], words: list[str]) -> int:

@@ -23,7 +23,7 @@ from pipeline.extraction.images.decode import decode_image
 from pipeline.extraction.images.files import read_file
 from pipeline.jobs.models import load_extractor
 from pipeline.jobs.store import Store, open_store
-from pipeline.jobs.store_identity import make_identity, settings_of_store, settle_threshold
+from pipeline.jobs.store_identity import make_identity, resolve_threshold, settings_of_store
 from pipeline.matching.references import check_embeddings
 from pipeline.runtime.threads import thread_count
 from pipeline.store import StoreIdentity, damaged_file, read_embeddings, vectors_of
@@ -68,7 +68,7 @@ def embed_photos(
             settled = settings_of_store(settings, opened.identity, store, opened.other_identity())
             return stored_portraits(opened, list(files)), opened.identity, settled
     identity = make_identity(settings)
-    settled = settle_threshold(settings, identity)
+    settled = resolve_threshold(settings, identity)
     progress.start("loading the models", None)
     extractor = load_extractor(settled, identity, Path())
     progress.start("embedding", len(files))

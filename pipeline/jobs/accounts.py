@@ -12,7 +12,7 @@ from pipeline.texts import directory_name
 DEFAULT_ACCOUNT = "default"
 
 
-def settle_account(store: Store, account: str | None) -> AccountSummary:
+def resolve_account(store: Store, account: str | None) -> AccountSummary:
     """As `find_account`, but creates the account in a store without any. It has no password: `facepipe account
     password` sets it."""
     if not store.accounts():

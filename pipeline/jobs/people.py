@@ -29,7 +29,7 @@ from pipeline.errors import (
 )
 from pipeline.jobs.accounts import find_account
 from pipeline.jobs.store import Store, Switched, part_of_command
-from pipeline.jobs.store_identity import settings_of_store, settle_threshold
+from pipeline.jobs.store_identity import resolve_threshold, settings_of_store
 from pipeline.store import USER, CorrectionAnswer, CorrectionRequest, FaceAnswer, PersonChange, SearchQuery, people
 from pipeline.texts import TEXT_RULE, is_text, nfc
 from pipeline.types import Progress, SilentProgress
@@ -243,7 +243,7 @@ class People:
         if decode is True:
             decode = self.decode_rejected(gate)
         decoded = None if decode is False else decode
-        settings = settle_threshold(self._with_gate(gate), self._store.identity)
+        settings = resolve_threshold(self._with_gate(gate), self._store.identity)
         answer = self._store.regroup(self._request("regroup", gate=settings.match, dry_run=dry_run), decoded)
         if decoded is not None and not dry_run:
             self._store.clean_up()
@@ -255,7 +255,7 @@ class People:
         other = self._store.other_identity()
         if other is None:
             raise ReindexMissing(path=self._store.path, detail="there is none")
-        settings = settle_threshold(self._store.settings, other)
+        settings = resolve_threshold(self._store.settings, other)
         return self._store.switch_generation(self._request("regroup", gate=settings.match, dry_run=dry_run))
 
     def decode_rejected(

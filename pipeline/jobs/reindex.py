@@ -54,7 +54,7 @@ from pipeline.extraction.rows import (
     read_rows,
 )
 from pipeline.extraction.stored_picture import origins_of_cuts, photo_again
-from pipeline.jobs.cluster.connection import require_ray, settle_environment
+from pipeline.jobs.cluster.connection import require_ray, set_environment
 from pipeline.jobs.cluster.left_shards import shard_metadata
 from pipeline.jobs.models import load_extractor
 from pipeline.jobs.shard_progress import ShardProgress, loading_models
@@ -248,7 +248,7 @@ class Reindex:
 
     def _ray_engine(self, stack: ExitStack) -> RayEngine:
         """The end of `stack` removes what workers wrote."""
-        settle_environment(self._settings.ray)
+        set_environment(self._settings.ray)
         from pipeline.jobs.cluster.engine import RayEngine  # late: it loads Ray
         from pipeline.jobs.cluster.worker import Order
 

@@ -27,7 +27,7 @@ from pipeline.errors import (
 )
 from pipeline.jobs.run_report import RunTotals, run_totals
 from pipeline.jobs.server_connection import ServerConnection
-from pipeline.jobs.store_identity import make_identity, settings_of_generation, settings_of_store, settle_threshold
+from pipeline.jobs.store_identity import make_identity, resolve_threshold, settings_of_generation, settings_of_store
 from pipeline.matching.calibration import Calibration
 from pipeline.matching.match import Matcher
 from pipeline.report import page_data
@@ -386,7 +386,7 @@ class Store(RunFiles):
         other = self.other_identity()
         try:
             if self.service is not None and other is not None:
-                match = settle_threshold(self.settings, other).match
+                match = resolve_threshold(self.settings, other).match
                 answer = self.service.switch_generation(match, request, back=back)
             else:
                 decode = settings_of_generation(self.settings, self.identity).decode
@@ -591,7 +591,7 @@ def open_or_create_store(path: Path, settings: Settings, command: str) -> Store:
         if settings.security.encrypt:
             master_key = load_or_make_master_key(settings.security, path)
         identity = make_identity(settings, master_key)
-        settle_threshold(settings, identity)  # fails before an unusable store is created
+        resolve_threshold(settings, identity)  # fails before an unusable store is created
         return identity
 
     store = _opened(lambda: LocalStore.open_or_create(path, make, command=command), settings)

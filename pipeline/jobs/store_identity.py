@@ -93,7 +93,7 @@ def settings_of_store(
                 raise StoreMismatch(path=path, key=f"{section}.{key}", stored=getattr(own, key), given=value)
     if settings.run.mode not in (defaults.run.mode, identity.mode):
         raise StoreMismatch(path=path, key="run.mode", stored=identity.mode, given=settings.run.mode)
-    return settle_threshold(stored, identity)
+    return resolve_threshold(stored, identity)
 
 
 def settings_of_generation(settings: Settings, identity: StoreIdentity) -> Settings:
@@ -105,7 +105,7 @@ def settings_of_generation(settings: Settings, identity: StoreIdentity) -> Setti
     return dataclasses.replace(settings, **sections)
 
 
-def settle_threshold(settings: Settings, identity: StoreIdentity) -> Settings:
+def resolve_threshold(settings: Settings, identity: StoreIdentity) -> Settings:
     """`settings` with the calibration's T if they ask for a false match rate.
 
     Raises BadValue if the calibration has no threshold for that rate.

@@ -23,12 +23,12 @@ _log = logging.getLogger(__name__)
 
 
 class LongWork:
-    """A low-priority thread, and a normal one (`urgent`) for its work under locks."""
+    """A low-priority thread, and a normal one (`priority`) for its work under locks."""
 
     def __init__(self, name: str) -> None:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=name, initializer=_lower_priority)
-        self.urgent = ThreadPoolExecutor(1, thread_name_prefix=f"{name}-commits")
-        self.urgent.submit(int).result()  # starts it now: the other thread would pass on its low priority
+        self.priority = ThreadPoolExecutor(1, thread_name_prefix=f"{name}-commits")
+        self.priority.submit(int).result()  # starts it now: the other thread would pass on its low priority
 
     def do(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Runs `work` in the low-priority thread and returns its result."""
@@ -37,7 +37,7 @@ class LongWork:
     def close(self) -> None:
         """Finishes the work in progress."""
         self._thread.shutdown()
-        self.urgent.shutdown()
+        self.priority.shutdown()
 
 
 def _lower_priority() -> None:

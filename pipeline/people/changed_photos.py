@@ -21,7 +21,7 @@ from pipeline.matching.calibration import Calibration
 from pipeline.matching.identical_images import box_iou
 from pipeline.matching.match import Matcher
 from pipeline.people.correction_plan import Plan
-from pipeline.people.decide import Sighting, failed_measures
+from pipeline.people.decide import DetectedFace, failed_measures
 from pipeline.people.directory import Directory
 from pipeline.store import ERASED, FaceChange, Fact, LocalStore, PersonRecord, StoredFace
 from pipeline.types import DUPLICATE, FORGOTTEN, NO_FACE, OK, REPLACED, FloatArray
@@ -49,8 +49,8 @@ class ChangedPhotos:
         self._facts: dict[int | None, list[Fact]] = defaultdict(list)
         self._references: set[int] = set()
         self._successors: dict[int, int] = {}  # earlier face id -> new face id
-        self._new: dict[int, Sighting] = {}  # by face id
-        self._later: Sequence[Sighting] = ()  # the photos' new faces that have a person
+        self._new: dict[int, DetectedFace] = {}  # by face id
+        self._later: Sequence[DetectedFace] = ()  # the photos' new faces that have a person
         replacing = {photo: row for photo, row in rows.items() if replaced_by(row)}
         if replacing:
             self._read(plan.client, replacing)
@@ -89,7 +89,7 @@ class ChangedPhotos:
         """Whether any person who lost a face has changed since, except counters."""
         return _records(self.directory, self._persons) != self._persons
 
-    def take_over(self, faces: dict[int, Sighting]) -> None:
+    def take_over(self, faces: dict[int, DetectedFace]) -> None:
         """Updates `faces` (by id): resolves those that are earlier faces with a person or a constraint."""
         by_photo: dict[int, list[int]] = defaultdict(list)
         for face_id, s in faces.items():
@@ -135,7 +135,7 @@ class ChangedPhotos:
         poor = all(failed_measures(face.qualities, self._gate) for face in row.faces)
         return poor and not self._same(earlier, row, row.faces)
 
-    def settle(self, faces: Mapping[int, Sighting]) -> None:
+    def settle(self, faces: Mapping[int, DetectedFace]) -> None:
         """Chooses the references of persons that lose a face. `faces`: the directory's decided faces, by id."""
         if not self._rows:
             return
@@ -204,7 +204,7 @@ def _records(directory: Directory, person_ids: Iterable[str]) -> dict[str, list[
     }
 
 
-def _stored_face(face_id: int, s: Sighting) -> StoredFace:
+def _stored_face(face_id: int, s: DetectedFace) -> StoredFace:
     """A new face as stored, as far as choosing a reference needs it."""
     x1, y1, x2, y2 = s.face.box
     return StoredFace(

@@ -10,8 +10,8 @@ from pipeline.config import REFUSE, ServeSettings
 from pipeline.errors import PersonHeadersRequired
 from pipeline.extraction.stored_picture import MEDIA_TYPE
 from pipeline.matching.match import Matcher
-from pipeline.people.decide import Decision, Sighting, gives_way, occurrences, updaters
-from pipeline.people.locks import Footprint
+from pipeline.people.decide import Decision, DetectedFace, gives_way, occurrences, updaters
+from pipeline.people.locks import ReadWriteSet
 from pipeline.people.merging import merged_parents
 from pipeline.people.rules import (
     broken_constraints,
@@ -49,14 +49,14 @@ class Post:
     image: PostedImage
     request: PostRequest
     matcher: Matcher  # with the request's threshold
-    sightings: Sequence[Sighting]  # largest face first
+    detected_faces: Sequence[DetectedFace]  # largest face first
     guids: Sequence[str]  # of the faces' pictures if stored
     described: int | None  # the face that the headers describe
 
-    def said_of(self, sighting: Sighting) -> PersonChange:
+    def said_of(self, detected: DetectedFace) -> PersonChange:
         """The headers' data if they describe this face, else NO_CHANGE."""
         request = self.request
-        described = sighting.ordinal == self.described
+        described = detected.ordinal == self.described
         return replace(request.details, name=request.name, external_id=request.external_id) if described else NO_CHANGE
 
 
@@ -89,19 +89,19 @@ class Changes:
         self._now = utc_now()
         self._inserted: dict[str, PersonRecord] = {}
         self._updated: dict[str, dict[str, Any]] = {}  # new columns of stored persons
-        inserting = [s for s in decision.sightings if s.outcome == "inserted"]
+        inserting = [s for s in decision.detected_faces if s.outcome == "inserted"]
         matched = decision.matched - {s.new_id for s in inserting}
         self._known = {record.person_id: record for record in self._directory.those(matched)}  # `_merge` adds to it
-        shown = occurrences(self._directory, decision.sightings)
+        shown = occurrences(self._directory, decision.detected_faces)
         self._seen = {person_id: count for person_id, count in shown.items() if person_id in self._known}
-        self._references: list[Sighting] = []  # new ones
+        self._references: list[DetectedFace] = []  # new ones
         self._merged: set[str] = set()  # by a merge: persons and roots
         self._kind = INSERT
-        for sighting in inserting:
-            self._insert(sighting)
+        for detected in inserting:
+            self._insert(detected)
         self.conflicts = self._conflicts()  # by ordinal
-        for sighting in self._updating():
-            self._update(sighting, origins)
+        for detected in self._updating():
+            self._update(detected, origins)
         if post.request.merge_with is not None:
             self._merge(client, post.request.merge_with)
 
@@ -118,18 +118,18 @@ class Changes:
         """The pictures of the new references, by person."""
         return {str(s.person_id): _picture(self._post, s) for s in self._references}
 
-    def footprint(self) -> Footprint:
+    def read_write_set(self) -> ReadWriteSet:
         decision = self._decision
         records = (*self._inserted.values(), *self._known.values())
         given = (columns.get("external_id") for columns in self._updated.values())
         external_ids = (*(record.external_id for record in records), *given)
-        matched = {sighting.person_id for sighting in decision.sightings if sighting.person_id is not None}
-        return Footprint(
+        matched = {detected.person_id for detected in decision.detected_faces if detected.person_id is not None}
+        return ReadWriteSet(
             person_ids=frozenset(matched | self.person_ids | self._merged),
             external_ids=frozenset(each for each in external_ids if each and self._settings.unique_external_ids),
-            image_hashes=frozenset(decision.sightings[0].image_hashes),
+            image_hashes=frozenset(decision.detected_faces[0].image_hashes),
             faces=decision.faces.embeddings,
-            new_references=[sighting.ordinal for sighting in self._references],
+            new_references=[detected.ordinal for detected in self._references],
             matcher=self._post.matcher,
         )
 
@@ -159,70 +159,70 @@ class Changes:
 
     def _conflicts(self) -> dict[int, Conflict]:
         """By ordinal: faces that are not the named person's, or that the headers contradict."""
-        request, sightings = self._post.request, self._decision.sightings
+        request, detected_faces = self._post.request, self._decision.detected_faces
         if request.update_person_id is not None:
-            return {sighting.ordinal: "person" for sighting in sightings if sighting.outcome == "recognised"}
+            return {detected.ordinal: "person" for detected in detected_faces if detected.outcome == "recognised"}
         conflicts: dict[int, Conflict] = {}
         if request.update and self._settings.update_conflicts == REFUSE:
-            for sighting in sightings:
-                record = self._known.get(str(sighting.person_id))
-                conflict = label_conflict(record, self._post.said_of(sighting)) if record is not None else None
+            for detected in detected_faces:
+                record = self._known.get(str(detected.person_id))
+                conflict = label_conflict(record, self._post.said_of(detected)) if record is not None else None
                 if conflict is not None:
-                    conflicts[sighting.ordinal] = conflict
+                    conflicts[detected.ordinal] = conflict
         return conflicts
 
-    def _updating(self) -> list[Sighting]:
+    def _updating(self) -> list[DetectedFace]:
         """The faces that update their person; none of a person with a face in conflict."""
-        sightings = self._decision.sightings
-        in_conflict = {sightings[ordinal].person_id for ordinal in self.conflicts}
-        found = updaters(sightings) if self._post.request.update else []
-        return [sighting for sighting in found if sighting.person_id not in in_conflict]
+        detected_faces = self._decision.detected_faces
+        in_conflict = {detected_faces[ordinal].person_id for ordinal in self.conflicts}
+        found = updaters(detected_faces) if self._post.request.update else []
+        return [detected for detected in found if detected.person_id not in in_conflict]
 
-    def _insert(self, sighting: Sighting) -> None:
-        said = self._post.said_of(sighting)
-        required = self._settings.person_headers == "required" and sighting.ordinal == self._post.described
+    def _insert(self, detected: DetectedFace) -> None:
+        said = self._post.said_of(detected)
+        required = self._settings.person_headers == "required" and detected.ordinal == self._post.described
         if required and (said.name is None or said.external_id is None):
             raise PersonHeadersRequired
         if self._settings.unique_external_ids:
             require_free(self._directory, said.external_id, None)
-        record = PersonRecord.new(sighting.new_id, self._now)
-        self._inserted[sighting.new_id] = changed(record, said)
-        self._references.append(sighting)
+        record = PersonRecord.new(detected.new_id, self._now)
+        self._inserted[detected.new_id] = changed(record, said)
+        self._references.append(detected)
 
-    def _update(self, sighting: Sighting, origins: Mapping[str, ReferenceOrigin] | None) -> None:
+    def _update(self, detected: DetectedFace, origins: Mapping[str, ReferenceOrigin] | None) -> None:
         """Updates the matched record's columns and, if allowed, its reference."""
-        old = self._known[str(sighting.person_id)]
-        said = self._post.said_of(sighting)
+        old = self._known[str(detected.person_id)]
+        said = self._post.said_of(detected)
         if self._settings.unique_external_ids and said.external_id != old.external_id:
             require_free(self._directory, said.external_id, old.person_id)
         columns = difference(old, changed(old, said))
-        replaces = self._replaces(sighting, origins)
+        replaces = self._replaces(detected, origins)
         if replaces:
-            self._references.append(sighting)
+            self._references.append(detected)
         if columns or replaces:
             self._updated[old.person_id] = columns
 
-    def _replaces(self, sighting: Sighting, origins: Mapping[str, ReferenceOrigin] | None) -> bool:
+    def _replaces(self, detected: DetectedFace, origins: Mapping[str, ReferenceOrigin] | None) -> bool:
         """Whether the face replaces the matched reference: not if it is the same face of the same image."""
-        position = int(self._decision.positions[sighting.ordinal])
-        if self._decision.view.index.is_of(position, sighting.image_hashes, sighting.face.box):
+        position = int(self._decision.positions[detected.ordinal])
+        if self._decision.view.index.is_of(position, detected.image_hashes, detected.face.box):
             return False
         if origins is None:
             return True
-        origin = origins.get(str(sighting.person_id))
-        return origin is not None and gives_way(origin, sighting.face, self._post.request, self._now)
+        origin = origins.get(str(detected.person_id))
+        return origin is not None and gives_way(origin, detected.face, self._post.request, self._now)
 
     def _merge(self, client: LocalStore, with_id: str) -> None:
         """Merges the face's person with another, like `PUT /merge`, unless the face has a conflict or a constraint
         forbids it, which becomes one."""
-        (sighting,) = self._decision.sightings
-        person_id = sighting.person_id
-        if person_id is None or sighting.ordinal in self.conflicts:
+        (detected,) = self._decision.detected_faces
+        person_id = detected.person_id
+        if person_id is None or detected.ordinal in self.conflicts:
             return
         self._merged = {with_id, person_id}
         parents = merged_parents(self._directory, [with_id, person_id], self._inserted.get(person_id))
         if broken_constraints(client, self._directory, parents):
-            self.conflicts[sighting.ordinal] = "stated-two-people"
+            self.conflicts[detected.ordinal] = "stated-two-people"
             return
         for child, parent_id in parents.items():
             if child in self._inserted:
@@ -234,18 +234,18 @@ class Changes:
             self._kind = MERGE
 
 
-def _posted(face_id: int, sighting: Sighting) -> PostedFace:
-    assert sighting.score is not None
+def _posted(face_id: int, detected: DetectedFace) -> PostedFace:
+    assert detected.score is not None
     return PostedFace(
         face_id=face_id,
-        person_id=str(sighting.person_id),
-        ordinal=sighting.ordinal,
-        outcome=sighting.outcome,
-        similarity_score=sighting.score,
-        fields=sighting.face.fields,
+        person_id=str(detected.person_id),
+        ordinal=detected.ordinal,
+        outcome=detected.outcome,
+        similarity_score=detected.score,
+        fields=detected.face.fields,
     )
 
 
-def _picture(post: Post, sighting: Sighting) -> Picture:
-    assert sighting.face.crop is not None
-    return post.guids[sighting.ordinal], sighting.face.crop, MEDIA_TYPE
+def _picture(post: Post, detected: DetectedFace) -> Picture:
+    assert detected.face.crop is not None
+    return post.guids[detected.ordinal], detected.face.crop, MEDIA_TYPE

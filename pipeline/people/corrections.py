@@ -27,7 +27,7 @@ from pipeline.errors import (
 from pipeline.extraction.images.decode import Decoder
 from pipeline.people import merging
 from pipeline.people.correction_plan import IS, IS_NOT, NOBODY, Plan, has_name
-from pipeline.people.decide import urgently
+from pipeline.people.decide import with_priority
 from pipeline.people.directory import Changed, Directories
 from pipeline.people.labels import labels_followed
 from pipeline.people.reference_pictures import Pictures
@@ -96,10 +96,10 @@ class Corrections:
         self._decoder = decoder
 
     def make(
-        self, request: CorrectionRequest, decoded: pa.Table | None = None, urgent: Executor | None = None
+        self, request: CorrectionRequest, decoded: pa.Table | None = None, priority: Executor | None = None
     ) -> CorrectionAnswer:
         """Makes a correction durably. Raises RequestError (nothing is changed) and StoreError. `decoded`: for a
-        regroup, rejected faces extracted again (DECODED_SCHEMA). `urgent`: executor for the commit of a large
+        regroup, rejected faces extracted again (DECODED_SCHEMA). `priority`: executor for the commit of a large
         correction."""
         free = request.kind in _DECIDED_FREE
         locked = not free or (request.kind == "undo" and request.dry_run)  # a dry run needs no pictures
@@ -107,7 +107,7 @@ class Corrections:
         with self._directories.using(request.account_id, request.directory) as opened:
             pictures = Pictures(self._client, self._decoder, opened, required=required, locked=locked)
             asked = request, decoded, pictures
-            answer = self._free(*asked, urgent) if free else self._locked(*asked)
+            answer = self._free(*asked, priority) if free else self._locked(*asked)
         self._client.unlink_needless()
         return answer
 
@@ -117,21 +117,21 @@ class Corrections:
         *,
         back: bool = False,
         committing: Callable[[], AbstractContextManager[None]] = nullcontext,
-        urgent: Executor | None = None,
+        priority: Executor | None = None,
     ) -> CorrectionAnswer | None:
         """Switches the store to its newer generation, or `back` to the older one. `request`: a regroup by the newer
         one in the same transaction; its dry run switches nothing. `committing` wraps the commit, which runs on
-        `urgent`. Raises ReindexMissing, RequestError, and StoreError if corrections keep coming."""
+        `priority`. Raises ReindexMissing, RequestError, and StoreError if corrections keep coming."""
         if request is None:
-            urgently(urgent, self._switch, back, committing)
+            with_priority(priority, self._switch, back, committing)
             return None
         if request.kind != "regroup" or back:
             raise CorrectionImpossible(detail="Only a regroup comes with a swap.")
         before, client = self._client.generation, self._client.after_switch()
         args, unique = (client, self._directories, self._decoder), self._unique_external_ids
-        answer = Corrections(*args, unique_external_ids=unique, committing=committing).make(request, None, urgent)
+        answer = Corrections(*args, unique_external_ids=unique, committing=committing).make(request, None, priority)
         if not request.dry_run and self._client.generation == before:  # an empty regroup commits nothing
-            urgently(urgent, self._switch, back, committing)
+            with_priority(priority, self._switch, back, committing)
         return answer
 
     def _switch(self, back: bool, committing: Callable[[], AbstractContextManager[None]]) -> None:
@@ -164,7 +164,7 @@ class Corrections:
             )
 
     def _free(
-        self, request: CorrectionRequest, decoded: pa.Table | None, pictures: Pictures, urgent: Executor | None
+        self, request: CorrectionRequest, decoded: pa.Table | None, pictures: Pictures, priority: Executor | None
     ) -> CorrectionAnswer:
         """Optimistic: decides and writes pictures without the lock, validates and commits under it. After _FREE_TRIES
         failures, decides under the lock, so that writers cannot starve it. A refusal counts only if no correction was
@@ -177,7 +177,7 @@ class Corrections:
                 if request.dry_run:
                     return self._commit(found)
                 with self._client.images_ahead(directory.account_id, list(found.change.pictures.values())) as ahead:
-                    answer = urgently(urgent, self._commit_valid, found, before, ahead)
+                    answer = with_priority(priority, self._commit_valid, found, before, ahead)
                 if answer is not None:
                     return answer
             except RequestError:
@@ -186,7 +186,7 @@ class Corrections:
                         raise
         if self._client.is_after_switch:  # deciding under the lock would stall all requests
             raise StoreError(message="Corrections came all the time: nothing was changed. Try again.")
-        return urgently(urgent, self._locked, *asked)
+        return with_priority(priority, self._locked, *asked)
 
     def _planned(self, request: CorrectionRequest, decoded: pa.Table | None, pictures: Pictures) -> Plan:
         """Decides the correction. Raises RequestErrors."""

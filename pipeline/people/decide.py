@@ -38,7 +38,7 @@ def failed_measures(qualities: Sequence[float], gate: MatchSettings) -> tuple[st
 
 
 @dataclass(frozen=True)
-class Sighting:
+class DetectedFace:
     """A detected face of a photo. The last three fields are its decision."""
 
     photo: int  # number of its photo in the batch
@@ -73,7 +73,7 @@ class Decision:
 
     directory: Directory
     view: DirectoryView
-    sightings: Sequence[Sighting]
+    detected_faces: Sequence[DetectedFace]
     faces: FaceBatch
     positions: IntArray  # [n] as `Decisions.position`
     matcher: Matcher
@@ -81,7 +81,7 @@ class Decision:
     @property
     def matched(self) -> set[str]:
         """The persons that faces matched."""
-        return {str(s.person_id) for s in self.sightings if s.outcome == "matched"}
+        return {str(s.person_id) for s in self.detected_faces if s.outcome == "matched"}
 
     def is_outdated(self) -> bool:
         """Validation: whether a commit since could change the decision. May err towards True."""
@@ -102,13 +102,13 @@ class Decision:
         return bool((nearest.positions >= 0).any())
 
 
-def occurrences(directory: Directory, sightings: Sequence[Sighting]) -> Counter[str]:
+def occurrences(directory: Directory, detected_faces: Sequence[DetectedFace]) -> Counter[str]:
     """The number of further photos of each person. A merged set counts once per photo, on the record that the largest
     face matched. The photo that inserts a person does not count: it starts at 1."""
-    made_by = {s.person_id: s.photo for s in sightings if s.outcome == "inserted"}
+    made_by = {s.person_id: s.photo for s in detected_faces if s.outcome == "inserted"}
     counted: dict[tuple[int, str], str] = {}
     again = set()
-    for s in sightings:
+    for s in detected_faces:
         if s.person_id is not None and made_by.get(s.person_id) != s.photo:
             seen = s.photo, directory.root_id(s.person_id)
             counted.setdefault(seen, s.person_id)
@@ -117,18 +117,18 @@ def occurrences(directory: Directory, sightings: Sequence[Sighting]) -> Counter[
     return Counter(person_id for seen, person_id in counted.items() if seen not in again)
 
 
-def _batch(sightings: Sequence[Sighting]) -> FaceBatch:
+def _batch(detected_faces: Sequence[DetectedFace]) -> FaceBatch:
     return FaceBatch(
-        embeddings=np.stack([s.face.embedding for s in sightings]),
-        insertable=np.array([s.allowed and s.fit for s in sightings]),
-        image_hashes=[s.image_hashes for s in sightings],
-        boxes=np.array([s.face.box for s in sightings], dtype=np.float32),
+        embeddings=np.stack([s.face.embedding for s in detected_faces]),
+        insertable=np.array([s.allowed and s.fit for s in detected_faces]),
+        image_hashes=[s.image_hashes for s in detected_faces],
+        boxes=np.array([s.face.box for s in detected_faces], dtype=np.float32),
     )
 
 
-def decide_faces(directory: Directory, sightings: Sequence[Sighting], matcher: Matcher) -> Decision:
+def decide_faces(directory: Directory, detected_faces: Sequence[DetectedFace], matcher: Matcher) -> Decision:
     """Decides n >= 1 faces in order. Takes no lock. Raises StoreError."""
-    faces = _batch(sightings)
+    faces = _batch(detected_faces)
     for _ in range(_TRIES):
         view = directory.view()
         grouped = group_faces(faces, view.index, matcher)
@@ -136,9 +136,9 @@ def decide_faces(directory: Directory, sightings: Sequence[Sighting], matcher: M
         matched_ids = {view.person_ids[p] for p in positions if 0 <= p < len(view.index)}
         if len(directory.of(matched_ids)) < len(matched_ids):
             continue  # deleted since the view was taken
-        new_ids = [s.new_id for s, is_new in zip(sightings, inserted, strict=True) if is_new]
+        new_ids = [s.new_id for s, is_new in zip(detected_faces, inserted, strict=True) if is_new]
         decided = []
-        for s, p, is_new, score in zip(sightings, positions, inserted, grouped.score.tolist(), strict=True):
+        for s, p, is_new, score in zip(detected_faces, positions, inserted, grouped.score.tolist(), strict=True):
             if p < 0:
                 decided.append(replace(s, outcome="rejected" if s.allowed else "recognised"))
             else:
@@ -149,39 +149,39 @@ def decide_faces(directory: Directory, sightings: Sequence[Sighting], matcher: M
     raise StoreError(message=f'The directory "{directory.name}" could not be read again after a failure.')
 
 
-def decide_person(directory: Directory, sighting: Sighting, person_id: str, matcher: Matcher) -> Decision:
+def decide_person(directory: Directory, detected: DetectedFace, person_id: str, matcher: Matcher) -> Decision:
     """Decides whether a face matches this person, ignoring others. An unfit face is rejected; a person without a
     reference matches none. Takes no lock. Raises PersonUnknown."""
     view, position = directory.reference_of(person_id)
-    faces = _batch([sighting])
+    faces = _batch([detected])
     if position is None:
         directory.record(person_id)
-        return Decision(directory, view, [sighting], faces, np.array([-1], dtype=np.int64), matcher)
+        return Decision(directory, view, [detected], faces, np.array([-1], dtype=np.int64), matcher)
     check_embeddings(faces.embeddings, view.index.embedding_size)
-    same = view.index.is_of(position, sighting.image_hashes, sighting.face.box)
+    same = view.index.is_of(position, detected.image_hashes, detected.face.box)
     stored = view.index.vectors_at(np.array([position]))
     distances = np.zeros(1) if same else matcher.distances(faces.embeddings, stored)
-    if not sighting.fit:
-        decided = replace(sighting, outcome="rejected")
+    if not detected.fit:
+        decided = replace(detected, outcome="rejected")
     elif same or matcher.matches(distances)[0]:
         score = float(matcher.scores(distances)[0])
-        decided = replace(sighting, outcome="matched", person_id=person_id, score=score)
+        decided = replace(detected, outcome="matched", person_id=person_id, score=score)
     else:
-        decided = replace(sighting, outcome="recognised")
+        decided = replace(detected, outcome="recognised")
     positions = np.array([position if decided.outcome == "matched" else -1], dtype=np.int64)
     return Decision(directory, view, [decided], faces, positions, matcher)
 
 
-def updaters(sightings: Sequence[Sighting]) -> list[Sighting]:
+def updaters(detected_faces: Sequence[DetectedFace]) -> list[DetectedFace]:
     """The faces that may update the person they matched: the best `fit` one each."""
-    inserted = {sighting.person_id for sighting in sightings if sighting.outcome == "inserted"}
-    best: dict[str | None, Sighting] = {}
-    for sighting in sightings:
-        if sighting.outcome == "matched" and sighting.fit and sighting.person_id not in inserted:
-            rival = best.setdefault(sighting.person_id, sighting)
-            if (sighting.score or 0.0) > (rival.score or 0.0):
-                best[sighting.person_id] = sighting
-    return sorted(best.values(), key=lambda sighting: sighting.ordinal)
+    inserted = {detected.person_id for detected in detected_faces if detected.outcome == "inserted"}
+    best: dict[str | None, DetectedFace] = {}
+    for detected in detected_faces:
+        if detected.outcome == "matched" and detected.fit and detected.person_id not in inserted:
+            rival = best.setdefault(detected.person_id, detected)
+            if (detected.score or 0.0) > (rival.score or 0.0):
+                best[detected.person_id] = detected
+    return sorted(best.values(), key=lambda detected: detected.ordinal)
 
 
 def gives_way(reference: ReferenceOrigin, face: ExtractedFace, request: PostRequest, now: datetime) -> bool:
@@ -193,6 +193,6 @@ def gives_way(reference: ReferenceOrigin, face: ExtractedFace, request: PostRequ
     return not days or now - reference.added_at > timedelta(days=days)
 
 
-def urgently(urgent: Executor | None, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-    """Runs work under a lock on `urgent`; None: in the calling thread."""
-    return work(*args, **kwargs) if urgent is None else urgent.submit(work, *args, **kwargs).result()
+def with_priority(priority: Executor | None, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    """Runs work under a lock on `priority`; None: in the calling thread."""
+    return work(*args, **kwargs) if priority is None else priority.submit(work, *args, **kwargs).result()

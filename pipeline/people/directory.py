@@ -359,7 +359,7 @@ class Directories:
             raise
 
     def _repair(self, directory: Directory) -> None:
-        """Reloads a directory if `in_doubt`. The caller holds its lock but no footprint."""
+        """Reloads a directory if `in_doubt`. The caller holds its lock but no read/write set."""
         if directory.in_doubt:
             directory.lock.wait_until_idle()
         if directory.in_doubt:  # not reloaded meanwhile

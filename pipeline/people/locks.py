@@ -1,7 +1,7 @@
 """The lock of a directory, held by one writer alone or shared by posts that cannot affect each other.
 
 A writer alone holds it from the decision until the commit is applied in memory. A post holds it to decide and to apply,
-but not for the commit, during which its footprint (read/write set) is registered. So posts can share a transaction.
+but not for the commit, during which its read/write set is registered. So posts can share a transaction.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pipeline.types import FloatArray
 
 
 @dataclass(frozen=True, eq=False)
-class Footprint:
+class ReadWriteSet:
     """The read/write set of a post."""
 
     person_ids: frozenset[str]  # matched persons and changed records
@@ -28,7 +28,7 @@ class Footprint:
     new_references: Sequence[int]  # indices of those that become references
     matcher: Matcher  # with the request's threshold
 
-    def conflicts(self, other: Footprint) -> bool:
+    def conflicts(self, other: ReadWriteSet) -> bool:
         """Whether one post's commit might change the other's decision, or both write the same. May err towards True."""
         return bool(
             self.person_ids & other.person_ids
@@ -37,7 +37,7 @@ class Footprint:
             or other._may_match(self)
         )
 
-    def _may_match(self, other: Footprint) -> bool:
+    def _may_match(self, other: ReadWriteSet) -> bool:
         """Whether a face of this image might match a new reference of the other."""
         if not other.new_references:
             return False
@@ -53,7 +53,7 @@ class DirectoryLock:
 
     def __init__(self) -> None:
         self.changed = threading.Condition(threading.Lock())
-        self.under_way: list[Footprint] = []  # of posts in progress
+        self.under_way: list[ReadWriteSet] = []  # of posts in progress
         self.waiting_alone = 0
 
     @contextmanager
@@ -93,19 +93,19 @@ class PostLock:
     def __init__(self, lock: DirectoryLock, refresh: Callable[[], None]) -> None:
         self._lock = lock
         self._refresh = refresh
-        self._footprint: Footprint | None = None
+        self._read_write_set: ReadWriteSet | None = None
 
-    def register(self, footprint: Footprint) -> bool:
-        """Registers the footprint until `end`. Returns False if it conflicts with a post in progress, after waiting for
-        all posts. Then the caller must validate its decision and register again, once; new posts wait, so that large
-        footprints do not starve."""
+    def register(self, read_write_set: ReadWriteSet) -> bool:
+        """Registers the read/write set until `end`. Returns False if it conflicts with a post in progress, after
+        waiting for all posts. Then the caller must validate its decision and register again, once; new posts wait, so
+        that large sets do not starve."""
         lock = self._lock
-        if any(footprint.conflicts(other) for other in lock.under_way):
+        if any(read_write_set.conflicts(other) for other in lock.under_way):
             lock.wait_until_idle()
             self._refresh()
             return False
-        self._footprint = footprint
-        lock.under_way.append(footprint)
+        self._read_write_set = read_write_set
+        lock.under_way.append(read_write_set)
         return True
 
     @contextmanager
@@ -118,8 +118,8 @@ class PostLock:
             self._lock.changed.acquire()
 
     def end(self) -> None:
-        """Removes the footprint. The caller holds the lock."""
-        if self._footprint is not None:
-            self._lock.under_way = [other for other in self._lock.under_way if other is not self._footprint]
-            self._footprint = None
+        """Removes the read/write set. The caller holds the lock."""
+        if self._read_write_set is not None:
+            self._lock.under_way = [other for other in self._lock.under_way if other is not self._read_write_set]
+            self._read_write_set = None
         self._lock.changed.notify_all()

@@ -23,7 +23,7 @@ from pipeline.people.batcher import MicroBatcher
 from pipeline.people.changes import Changes, Post, matched_origins
 from pipeline.people.decide import (
     Decision,
-    Sighting,
+    DetectedFace,
     decide_faces,
     decide_person,
     failed_measures,
@@ -48,7 +48,7 @@ class _Extracted:
     detection_s: float  # the detector's, for its batch
 
 
-class Poster:
+class PostHandler:
     """Answers posts. Thread-safe."""
 
     def __init__(
@@ -97,7 +97,7 @@ class Poster:
             for person_id in (request.update_person_id, request.merge_with):
                 if person_id is not None:
                     opened.record(person_id)  # raises PersonUnknown
-            if post.sightings:
+            if post.detected_faces:
                 results, updated = self._answer(opened, post)
         return PostResult(
             faces=results,
@@ -137,11 +137,11 @@ class Poster:
         faces = [face for face in measured if face is not None]
         if len(faces) < len(measured):
             return None
-        insertable, sightings = request.insert and request.update_person_id is None, []
+        insertable, detected_faces = request.insert and request.update_person_id is None, []
         for ordinal, face in enumerate(faces):
             failed, (x1, y1, x2, y2) = failed_measures(face.qualities, gate), face.box
-            sightings.append(
-                Sighting(
+            detected_faces.append(
+                DetectedFace(
                     photo=0,
                     ordinal=ordinal,
                     face=face,
@@ -152,8 +152,8 @@ class Poster:
                     new_id=str(uuid.uuid4()),
                 )
             )
-        guids = [str(uuid.uuid4()) for _ in sightings]
-        return Post(image, request, Matcher(self._calibration, gate.threshold), sightings, guids, described)
+        guids = [str(uuid.uuid4()) for _ in detected_faces]
+        return Post(image, request, Matcher(self._calibration, gate.threshold), detected_faces, guids, described)
 
     def _gate(self, request: PostRequest) -> MatchSettings:
         asked = {key: getattr(request, key) for key in ("threshold", "min_cpq", "min_fsq", "min_fcq")}
@@ -186,7 +186,7 @@ class Poster:
                         similar = _similar(decision, post)
                         origins = matched_origins(self._client, post, decision)
                     changes = Changes(self._client, self._settings, post, decision, origins)
-                if not changes.person_ids or lock.register(changes.footprint()):
+                if not changes.person_ids or lock.register(changes.read_write_set()):
                     break
             if changes.person_ids:
                 change = changes.change(self._client)
@@ -200,8 +200,8 @@ def _decide(directory: Directory, post: Post) -> Decision:
     """Raises PersonUnknown."""
     person_id = post.request.update_person_id
     if person_id is None:
-        return decide_faces(directory, post.sightings, post.matcher)
-    return decide_person(directory, post.sightings[0], person_id, post.matcher)
+        return decide_faces(directory, post.detected_faces, post.matcher)
+    return decide_person(directory, post.detected_faces[0], person_id, post.matcher)
 
 
 def _similar(decision: Decision, post: Post) -> list[list[SimilarPerson]] | None:
@@ -249,18 +249,18 @@ def _results(
     decision: Decision, similar: Sequence[Sequence[SimilarPerson]] | None, conflicts: Mapping[int, Conflict]
 ) -> list[FaceResult]:
     results = []
-    views = root_views(decision.directory, {s.person_id for s in decision.sightings if s.person_id is not None})
-    for sighting in decision.sightings:
-        person = views.get(sighting.person_id or "")
+    views = root_views(decision.directory, {s.person_id for s in decision.detected_faces if s.person_id is not None})
+    for detected in decision.detected_faces:
+        person = views.get(detected.person_id or "")
         results.append(
             FaceResult(
-                face=sighting.face,
+                face=detected.face,
                 person=person,
-                score=sighting.score if person is not None else None,
-                new_id=sighting.person_id if sighting.outcome == "inserted" else None,
-                rejected=sighting.failed if sighting.outcome == "rejected" else (),
-                conflict=conflicts.get(sighting.ordinal),
-                similar=similar[sighting.ordinal] if similar is not None else None,
+                score=detected.score if person is not None else None,
+                new_id=detected.person_id if detected.outcome == "inserted" else None,
+                rejected=detected.failed if detected.outcome == "rejected" else (),
+                conflict=conflicts.get(detected.ordinal),
+                similar=similar[detected.ordinal] if similar is not None else None,
             )
         )
     return results

@@ -22,8 +22,8 @@ from pipeline.people.background import Housekeeper, LongWork
 from pipeline.people.batcher import MicroBatcher
 from pipeline.people.corrections import LONG, Corrections
 from pipeline.people.directory import Directories
-from pipeline.people.posts import Poster
-from pipeline.people.shards import Enroller
+from pipeline.people.posts import PostHandler
+from pipeline.people.shards import Enrolment
 from pipeline.people.types import PersonView, PostRequest, PostResult, StoredImage
 from pipeline.people.views import person_views
 from pipeline.runtime.device import resolve_device
@@ -62,12 +62,12 @@ class IdentityService:
             queue_images=settings.serve.queue_images,
         )
         self._generation = SharedLock()  # shared by decisions that use the current generation
-        self._poster = Poster(client, self.directories, self.batcher, decoder, settings, self._generation)
+        self._post_handler = PostHandler(client, self.directories, self.batcher, decoder, settings, self._generation)
         self._long_work = LongWork("corrections")
         unique = settings.serve.unique_external_ids
         self._corrections = Corrections(client, self.directories, decoder, unique_external_ids=unique)
         self._shard_work = LongWork("shards")
-        self._enroller: Enroller | None = None  # of the run whose shards are committed
+        self._enrolment: Enrolment | None = None  # of the run whose shards are committed
         self._housekeeper = Housekeeper(client, self.directories)
 
     def load(self) -> None:
@@ -81,7 +81,7 @@ class IdentityService:
 
         Raises ImageRejected, PersonHeadersRequired, ExternalIdTaken, TooManyDirectories, Overloaded.
         """
-        result = self._poster.post(account_id, directory, data, request)
+        result = self._post_handler.post(account_id, directory, data, request)
         if result.account_updated:
             self._housekeeper.note_change()
         return result
@@ -90,7 +90,7 @@ class IdentityService:
         """Recognises the faces of an encoded image; candidates have the photo of their reference face, and a word for
         the score. Stores nothing. Raises ImageRejected, Overloaded."""
         request = PostRequest(threshold=query.threshold, insert=False, update=False, similar_limit=query.top)
-        faces = self._poster.post(query.account_id, query.directory, query.image, request).faces
+        faces = self._post_handler.post(query.account_id, query.directory, query.image, request).faces
         shown = [match.person for face in faces for match in face.similar or ()]
         shown += [face.person for face in faces if face.person is not None]
         origins = self._client.ask(reference_origins, sorted({person.root.person_id for person in shown}))
@@ -187,7 +187,7 @@ class IdentityService:
         MetadataTooLarge, CorrectionImpossible, StatedTwoPeople."""
         self._housekeeper.note_change()
         if self._is_long(request):
-            return self._long_work.do(self._corrections.make, request, decoded, self._long_work.urgent)
+            return self._long_work.do(self._corrections.make, request, decoded, self._long_work.priority)
         with self._generation.shared():
             return self._corrections.make(request, decoded)
 
@@ -220,23 +220,23 @@ class IdentityService:
         self._housekeeper.note_change()
 
     def _enrol(self, run_id: str, shard: int) -> None:
-        client, urgent = self._client, self._shard_work.urgent
+        client, priority = self._client, self._shard_work.priority
         if shard in client.committed_shards(run_id):
             return
         run = client.run_row(run_id)
         manifest = client.read_manifest(run, shard)
-        if self._enroller is None or self._enroller.run_id != run_id:
-            self._enroller = Enroller(client, run, self._decoder, self.directories, urgent)
-        self._enroller.commit(shard, manifest, client.read_run_shard(run_id, shard))
+        if self._enrolment is None or self._enrolment.run_id != run_id:
+            self._enrolment = Enrolment(client, run, self._decoder, self.directories, priority)
+        self._enrolment.commit(shard, manifest, client.read_run_shard(run_id, shard))
         if shard + 1 == run.shards:
-            self._enroller = None  # frees faces
+            self._enrolment = None  # frees faces
 
     # Two generations
 
     @property
     def match(self) -> MatchSettings:
         """The quality gate and threshold for posts."""
-        return self._poster.match
+        return self._post_handler.match
 
     def switch_generation(
         self, match: MatchSettings, request: CorrectionRequest | None, *, back: bool
@@ -244,9 +244,9 @@ class IdentityService:
         """`Corrections.switch_generation`, queued with long corrections. Later posts wait until the new references are
         mapped, and use `match`. Also raises StoreError if running requests take too long."""
         self._housekeeper.note_change()
-        committing, urgent = partial(self._switching, match), self._long_work.urgent
+        committing, priority = partial(self._switching, match), self._long_work.priority
         switch = self._corrections.switch_generation
-        return self._long_work.do(switch, request, back=back, committing=committing, urgent=urgent)
+        return self._long_work.do(switch, request, back=back, committing=committing, priority=priority)
 
     @contextmanager
     def _switching(self, match: MatchSettings) -> Iterator[None]:
@@ -263,7 +263,7 @@ class IdentityService:
                 yield
             finally:  # also on an error: it may come after the commit
                 if self._client.generation != before:
-                    self._poster.take_generation(match)
+                    self._post_handler.take_generation(match)
                     self.directories.switch()
 
     # Keeping house

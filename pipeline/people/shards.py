@@ -27,11 +27,11 @@ from pipeline.people.changed_photos import ChangedPhotos, place_bound
 from pipeline.people.correction_plan import Plan
 from pipeline.people.decide import (
     Decision,
-    Sighting,
+    DetectedFace,
     decide_faces,
     failed_measures,
     occurrences,
-    urgently,
+    with_priority,
 )
 from pipeline.people.directory import Changed, Directories, Directory
 from pipeline.people.duplicate_faces import DuplicateResolver, mark_changed
@@ -80,7 +80,7 @@ class _Part:
     directory: Directory
     before: Changed  # the version before the decision
     photos: ChangedPhotos
-    faces: Mapping[int, Sighting]  # by face id, in manifest order
+    faces: Mapping[int, DetectedFace]  # by face id, in manifest order
     decision: Decision | None  # None: all faces were resolved already
 
     def is_outdated(self) -> bool:
@@ -90,13 +90,13 @@ class _Part:
             or self.photos.is_outdated()
         )
 
-    def new_references(self) -> dict[int, Sighting]:
+    def new_references(self) -> dict[int, DetectedFace]:
         """The shard's faces that become references."""
         chosen = set(self.photos.plan.rows()[1].references.values())
         return {n: s for n, s in self.faces.items() if s.outcome == "inserted" or n in chosen}
 
 
-class Enroller:
+class Enrolment:
     """Decides and commits the shards of one run, in order, with the settings of its planning."""
 
     def __init__(
@@ -105,10 +105,10 @@ class Enroller:
         run: RunRow,
         decoder: Decoder,
         directories: Directories,
-        urgent: Executor | None = None,
+        priority: Executor | None = None,
         held: HeldPictures | None = None,
     ) -> None:
-        """`decoder`: for pictures that neither the extraction nor `held` has. `urgent`: runs work under the locks."""
+        """`decoder`: for pictures that neither the extraction nor `held` has. `priority`: runs work under the locks."""
         self._client = client
         self._run, self.run_id = run, run.run_id
         planned = MatchSettings(**run.settings["match"])
@@ -118,7 +118,7 @@ class Enroller:
         self._bound = Matcher(calibration, place_bound(calibration, self._gate.threshold))
         self._decoder = decoder
         self._directories = directories
-        self._urgent = urgent
+        self._priority = priority
         self._held = held or HeldPictures()
         self._duplicates = DuplicateResolver(client, run)
 
@@ -134,16 +134,16 @@ class Enroller:
             ready = _Shard(shard, rows, directories, media_id, face_id, folder)
             self._commit_decided(ready)
         self._held.forget(manifest["row"].to_pylist())
-        self._client.settle_shard()
+        self._client.finish_shard()
         self._directories.map_again()
 
     def _commit_decided(self, shard: _Shard) -> None:
         """Optimistic: decides without the locks, validates and commits under them. After _FREE_TRIES failures, decides
         under the locks, so that posts cannot starve it."""
         for _ in range(_FREE_TRIES):
-            if urgently(self._urgent, self._commit_locked, shard, self._prepare(shard)):
+            if with_priority(self._priority, self._commit_locked, shard, self._prepare(shard)):
                 return
-        urgently(self._urgent, self._commit_locked, shard, None)
+        with_priority(self._priority, self._commit_locked, shard, None)
 
     def _commit_locked(self, shard: _Shard, decided: tuple[Sequence[_Part], PreparedShard] | None) -> bool:
         """Commits and applies what was `decided` without the locks, or returns False if validation fails. None: decides
@@ -194,7 +194,7 @@ class Enroller:
         for photo, row in enumerate(shard.rows):
             rows[_directory_of(row)][photo] = row
         parts = []
-        for name, faces in self._sightings(shard).items():
+        for name, faces in self._detected_faces(shard).items():
             directory = shard.directories[name]
             pictures = Pictures(self._client, self._decoder, directory, required=False, locked=False)
             photos = ChangedPhotos(Plan(pictures), rows[name], self._gate, self._matcher, self._bound)
@@ -203,12 +203,12 @@ class Enroller:
             decision = None
             if undecided:
                 decision = decide_faces(directory, [faces[face_id] for face_id in undecided], self._matcher)
-                faces.update(zip(undecided, decision.sightings, strict=True))
+                faces.update(zip(undecided, decision.detected_faces, strict=True))
             photos.settle(faces)
             parts.append(_Part(directory, before[name], photos, faces, decision))
         return parts
 
-    def _sightings(self, shard: _Shard) -> dict[str, dict[int, Sighting]]:
+    def _detected_faces(self, shard: _Shard) -> dict[str, dict[int, DetectedFace]]:
         """All faces by directory and id, in manifest order, largest first in a photo. Constraints apply to identical
         copies. Forgotten faces, and those of photos forgotten since planning, are "removed"."""
         account, hashes = self._run.account_id, [str(row.sha256) for row in shard.rows]
@@ -217,10 +217,10 @@ class Enroller:
         paths = [str(row.manifest["path"]) for row in shard.rows]
         gone_photos = self._client.forgotten_photos(account, paths, hashes)
         pinned = {name: self._client.pinned_faces(account, name, hashes) for name in shard.directories}
-        faces: dict[str, dict[int, Sighting]] = {name: {} for name in shard.directories}
+        faces: dict[str, dict[int, DetectedFace]] = {name: {} for name in shard.directories}
         for face_id, (photo, ordinal) in enumerate(places, shard.face_id):
             name = _directory_of(shard.rows[photo])
-            s = self._sighting(photo, shard.rows[photo], ordinal)
+            s = self._detected(photo, shard.rows[photo], ordinal)
             known = pinned[name].get(hashes[photo], {})
             if (hashes[photo], ordinal) in gone or gone_photos & {paths[photo], hashes[photo]}:
                 s = replace(s, settled=True, outcome="removed")
@@ -230,11 +230,11 @@ class Enroller:
             faces[name][face_id] = s
         return faces
 
-    def _sighting(self, photo: int, row: ExtractedRow, ordinal: int) -> Sighting:
+    def _detected(self, photo: int, row: ExtractedRow, ordinal: int) -> DetectedFace:
         face = row.faces[ordinal]
         named = row.manifest["name"] is not None or row.manifest["external_id"] is not None
         failed = failed_measures(face.qualities, self._gate)
-        return Sighting(
+        return DetectedFace(
             photo=photo,
             ordinal=ordinal,
             face=face,
@@ -291,27 +291,27 @@ class Enroller:
             part.photos.plan.add_reference(face_id, guid, file, s.vector)
         return []
 
-    def _pictures_of(self, row: ExtractedRow, sightings: Sequence[Sighting]) -> list[bytes] | list[ByteArray]:
+    def _pictures_of(self, row: ExtractedRow, detected_faces: Sequence[DetectedFace]) -> list[bytes] | list[ByteArray]:
         """The picture files of a photo's faces, or their pixels if `held`. Raises ImageRejected if the photo is needed
         but unreadable or changed."""
         original = row.manifest["source_row"] if row.manifest["action"] == REUSE_ROW else row.manifest["row"]
         held = self._held.of_row(original)
         if held is not None:
-            return [held[s.ordinal] for s in sightings]
-        crops = [s.face.crop for s in sightings if s.face.crop is not None]
-        if len(crops) == len(sightings):
+            return [held[s.ordinal] for s in detected_faces]
+        crops = [s.face.crop for s in detected_faces if s.face.crop is not None]
+        if len(crops) == len(detected_faces):
             return crops
         file = os.fsdecode(row.manifest["file"])
-        return pictures_of_photo(file, row.sha256, [s.face.box for s in sightings], self._decoder)
+        return pictures_of_photo(file, row.sha256, [s.face.box for s in detected_faces], self._decoder)
 
-    def _embeddings(self, faces: Sequence[tuple[int, Sighting]]) -> pa.Table:
+    def _embeddings(self, faces: Sequence[tuple[int, DetectedFace]]) -> pa.Table:
         size = self._client.identity.embedding_size
         kept = [(face_id, s) for face_id, s in faces if s.keeps_vector]
         vectors = np.array([s.face.embedding for _, s in kept], np.float32).reshape(-1, size)
         return embedding_rows([face_id for face_id, _ in kept], vectors)
 
 
-def _measured(faces: Sequence[tuple[int, Sighting]]) -> tuple[str, pa.Table] | None:
+def _measured(faces: Sequence[tuple[int, DetectedFace]]) -> tuple[str, pa.Table] | None:
     """Another model's name and its measurements of the faces."""
     rows = [
         {
@@ -350,14 +350,14 @@ def _file_row(row: ExtractedRow, media_id: int) -> dict[str, Any]:
     return {"media_id": media_id, **{name: row.manifest.get(name) for name in names}}
 
 
-def _face_row(sighting: Sighting, face_id: int, media_id: int) -> dict[str, Any]:
+def _face_row(detected: DetectedFace, face_id: int, media_id: int) -> dict[str, Any]:
     return {
         "face_id": face_id,
         "media_id": media_id,
-        "ordinal": sighting.ordinal,
-        "person_id": sighting.person_id,
-        "outcome": sighting.outcome,
-        "rejection_reasons": ",".join(sighting.failed) if sighting.outcome == "rejected" else None,
-        "similarity_score": sighting.score,
-        **{name: sighting.face.fields[name] for name in FACE_COLUMNS},
+        "ordinal": detected.ordinal,
+        "person_id": detected.person_id,
+        "outcome": detected.outcome,
+        "rejection_reasons": ",".join(detected.failed) if detected.outcome == "rejected" else None,
+        "similarity_score": detected.score,
+        **{name: detected.face.fields[name] for name in FACE_COLUMNS},
     }

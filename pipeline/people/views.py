@@ -51,7 +51,7 @@ def most_similar(decision: Decision, limit: int) -> list[list[SimilarPerson]]:
     """For each decided face at most `limit` roots, best first, one entry per root (contract, 4.3 rule 3), on the
     decision's view. An identity with a reference of the same image comes first, at distance 0."""
     index, count = decision.view.index, limit
-    identical = [index.find_identical(s.image_hashes, s.face.box) for s in decision.sightings]
+    identical = [index.find_identical(s.image_hashes, s.face.box) for s in decision.detected_faces]
     while True:
         positions, scores = decision.matcher.top_k(index, decision.faces.embeddings, count)
         people = [

@@ -14,7 +14,7 @@ from pathlib import Path
 from pipeline.config import RAY, Settings
 from pipeline.errors import UsageError
 from pipeline.extraction.sources.scan import scan_source, source_kind
-from pipeline.jobs.accounts import settle_account
+from pipeline.jobs.accounts import resolve_account
 from pipeline.jobs.cluster.connection import require_ray
 from pipeline.jobs.expectation import calibration_warning
 from pipeline.jobs.profile import Profiler
@@ -105,7 +105,7 @@ def open_session(
     ):
         store.unlock()
         settings = settings_of_store(request.settings, store.identity, request.store, store.other_identity())
-        account = settle_account(store, request.account)
+        account = resolve_account(store, request.account)
         if store.server is not None:
             progress.note("A server holds the store: its faces are decided and stored there.")
         if store.master_key is not None and store.master_key.made:

@@ -24,12 +24,12 @@ from pipeline.extraction.extractor import BatchExtractor
 from pipeline.extraction.images.decode import Decoder
 from pipeline.extraction.images.pixel_hash import PixelHash
 from pipeline.extraction.stored_picture import HeldPictures
-from pipeline.jobs.cluster.connection import settle_environment
+from pipeline.jobs.cluster.connection import set_environment
 from pipeline.jobs.cluster.left_shards import Metadata, shard_folder, shard_metadata, take_left
 from pipeline.jobs.models import load_extractor, work_of
 from pipeline.jobs.run_report import WorkDone
 from pipeline.jobs.shard_progress import ShardProgress, loading_models
-from pipeline.people.shards import Enroller
+from pipeline.people.shards import Enrolment
 from pipeline.run.session import Session
 from pipeline.runtime.device import HOST, resolve_device
 from pipeline.runtime.stage_times import DECIDE, LOAD, WRITE, StageTimes
@@ -83,7 +83,7 @@ class ShardStages:
         with ExitStack() as stack:
             committer = None
             if commit:
-                committer = stack.enter_context(Committer(self._commit_shard(run), self._times, self._threads))
+                committer = stack.enter_context(CommitThread(self._commit_shard(run), self._times, self._threads))
             # Always closed, so that no decoder thread continues after an error.
             shards_done = stack.enter_context(closing(self._extracted(run, pending, set(missing))))
             for shards_left in range(len(pending), 0, -1):
@@ -111,7 +111,7 @@ class ShardStages:
             model = self._store.identity.model
             return lambda shard, *_: self._store.commit_shard(run.run_id, shard, model)
         directories = self._store.directories(self._search_device())
-        return Enroller(self._store.local, run, self._decoder, directories, held=self._held).commit
+        return Enrolment(self._store.local, run, self._decoder, directories, held=self._held).commit
 
     def _search_device(self) -> str:
         """The models' device, or the CPU, which is enough for grouping alone."""
@@ -160,7 +160,7 @@ class ShardStages:
 
     def _ray_engine(self, run: RunRow, metadata: Metadata) -> RayEngine:
         session, store = self._session, self._store
-        settle_environment(session.settings.ray)
+        set_environment(session.settings.ray)
         from pipeline.jobs.cluster.engine import RayEngine  # late: it loads Ray
         from pipeline.jobs.cluster.worker import Order
 
@@ -183,7 +183,7 @@ class ShardStages:
         return self._extractor
 
 
-class Committer:
+class CommitThread:
     """A thread that commits shards in order of arrival. Leaving its block waits for all of them, after an error only
     for the one in progress."""
 
@@ -194,7 +194,7 @@ class Committer:
         self._pending: deque[Future[None]] = deque()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="commit", initializer=own_threads, initargs=(threads,))
 
-    def __enter__(self) -> Committer:
+    def __enter__(self) -> CommitThread:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None) -> None:

@@ -24,7 +24,7 @@ _ARROW_POOL: Final = "ARROW_DEFAULT_MEMORY_POOL"  # read by Arrow when it is loa
 _KEPT_BYTES: Final = 2 * MAPPED_BYTES  # free at the end of a heap
 
 
-def settle_allocator() -> bool:
+def configure_allocator() -> bool:
     """Limits the process to one heap per core without large blocks, shared with Arrow.
 
     Call it before threads start: existing heaps stay. Returns False, without changes, if the C library lacks the

@@ -498,7 +498,7 @@ class LocalStore(RunFiles):
 
     commit_prepared = _on_catalog(shard.commit_rows)
 
-    def settle_shard(self) -> None:
+    def finish_shard(self) -> None:
         """Clean-up after a committed shard: deletes files, and writes references that fill a segment. Runs in pieces
         between requests; nobody needs to wait. After a crash the next opening and loading do the rest."""
         self.unlink_needless()

@@ -257,7 +257,7 @@ def _store(path: Path, settings: Settings) -> tuple[list[Finding], str | None]:
 def _expectations(settings: Settings, identity: StoreIdentity, directories: Sequence[DirectoryRow]) -> list[Finding]:
     """Reports what the default T means, and the expected wrong joins at the settings' T."""
     from pipeline.jobs.expectation import calibration_warning, expectation
-    from pipeline.jobs.store_identity import settle_threshold
+    from pipeline.jobs.store_identity import resolve_threshold
     from pipeline.matching.calibration import Calibration
 
     warning = calibration_warning(identity)
@@ -266,7 +266,7 @@ def _expectations(settings: Settings, identity: StoreIdentity, directories: Sequ
     calibration = Calibration.from_dict(identity.calibration)
     findings = [Finding("calibration", OK, calibration.anchor or "")]
     try:
-        threshold = settle_threshold(settings, identity).match.threshold
+        threshold = resolve_threshold(settings, identity).match.threshold
     except FacepipeError as exc:
         return [*findings, Finding("threshold", FAIL, str(exc), "Give --threshold a number.")]
     for row in directories:

@@ -39,7 +39,7 @@ from pipeline.evaluation.bench.harness import Timing
 from pipeline.extraction.extractor import BatchExtractor
 from pipeline.jobs.run_report import RunReport
 from pipeline.run.run import RunRequest, run
-from pipeline.runtime.allocator import settle_allocator
+from pipeline.runtime.allocator import configure_allocator
 
 MIXED, LARGE = "d", "c"
 LARGE_SHARE, HUGE_SHARE = 0.004, 0.001
@@ -188,7 +188,7 @@ def assert_flat(figures: Mapping[str, Any], most: float) -> None:
 
 def main() -> None:
     arguments = _arguments()
-    settle_allocator()  # as the command line does
+    configure_allocator()  # as the command line does
     files = photos(read_sources(arguments.faces), arguments.work, arguments.images)
     done = measure(files, settings_for(arguments.device, arguments.weights), arguments.repeats)
     figures = figures_of(done)

@@ -33,14 +33,14 @@ from pipeline.evaluation.bench.harness import Timing
 from pipeline.extraction.images.decode import Decoder
 from pipeline.people import decide
 from pipeline.people.directory import Directories
-from pipeline.people.shards import Enroller
+from pipeline.people.shards import Enrolment
 from pipeline.store.local import LocalStore
 from pipeline.store.records import ShardCommit
 
 SHARD_ROWS = 256  # as a run's
 WARM_UP: Final = 4 * SHARD_ROWS
 SIZE: Final = 512  # numbers of an embedding
-PARTS = {"files": "prepare_shard", "transaction": "commit_prepared", "follow": "settle_shard"}
+PARTS = {"files": "prepare_shard", "transaction": "commit_prepared", "follow": "finish_shard"}
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ def write(task: Task, crop_bytes: int, work: Path) -> Writing:
             run = client.unfinished_run("photos", client.account_id(USER))
             assert run is not None
             settings, directories = load_settings(environ={}), Directories(client)
-            enroller = Enroller(client, run, Decoder(settings.decode), directories)
+            enrolment = Enrolment(client, run, Decoder(settings.decode), directories)
             process = psutil.Process()
             rss, begun = process.memory_info().rss, time.perf_counter()
             with directories.using_all(run.account_id, {"main"}):
@@ -127,7 +127,7 @@ def write(task: Task, crop_bytes: int, work: Path) -> Writing:
             shards = []
             for shard in range(run.shards):
                 manifest, extracted = client.read_manifest(run, shard), client.read_run_shard(run.run_id, shard)
-                shards.append(_commit(client, enroller, shard, manifest, extracted, owners))
+                shards.append(_commit(client, enrolment, shard, manifest, extracted, owners))
         assert sum(one.faces for one in shards) == task.faces, "a face is missing"
         owners.check(task.shown())
         return Writing(shards, _size(store) - before, *loaded)
@@ -161,7 +161,7 @@ class Owners:
 
 
 def _commit(
-    client: LocalStore, enroller: Enroller, shard: int, manifest: pa.Table, extracted: pa.Table, owners: Owners
+    client: LocalStore, enrolment: Enrolment, shard: int, manifest: pa.Table, extracted: pa.Table, owners: Owners
 ) -> ShardTime:
     seconds, commits, known = dict.fromkeys(("group", *PARTS), 0.0), [], owners.references + owners.new
 
@@ -182,7 +182,7 @@ def _commit(
         for name, method in PARTS.items():
             patched.enter_context(patch.object(client, method, metered(name, getattr(client, method))))
         begun = time.perf_counter()
-        enroller.commit(shard, manifest, extracted)
+        enrolment.commit(shard, manifest, extracted)
         seconds["rest"] = time.perf_counter() - begun - sum(seconds.values())
     (commit,) = commits
     return ShardTime(commit.faces.num_rows, owners(commit), known, seconds)

@@ -84,7 +84,7 @@ def plant(client: LocalStore, count: int, directory: str = "main", *, one: bool 
         persons = range(shard * rows, min(count, (shard + 1) * rows))
         prepared = client.prepare_shard(_planted(client, run, shard, persons, directory, one=one))
         client.commit_prepared(prepared)
-        client.settle_shard()
+        client.finish_shard()
     client.finish_run(run.run_id, {})
 
 

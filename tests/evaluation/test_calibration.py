@@ -19,7 +19,7 @@ from pipeline.evaluation.calibration import CalibrationFit, check_rate, fit_cali
 from pipeline.evaluation.pair_distances import score_everybody, score_list, scored_of_list
 from pipeline.evaluation.report import Skipped
 from pipeline.jobs.calibration_file import read_calibration, write_calibration
-from pipeline.jobs.store_identity import settings_of_store, settle_threshold
+from pipeline.jobs.store_identity import resolve_threshold, settings_of_store
 from pipeline.matching.calibration import Calibration
 from pipeline.matching.match import Matcher
 from pipeline.matching.score import contract_distance
@@ -216,7 +216,7 @@ class TestThresholdAskedAsARate:
         with pytest.raises(BadValue, match="fmr:1e-05"):
             settings_of_store(settings, identity_with(Calibration(1.3, "", 1e-3, "", TABLE)), tmp_path)
         with pytest.raises(BadValue, match="no table"):
-            settle_threshold(settings, identity_with(Calibration()))
+            resolve_threshold(settings, identity_with(Calibration()))
 
     def test_a_number_in_a_later_place_goes_before_it(self, tmp_path: Path) -> None:
         file = tmp_path / "c.yaml"

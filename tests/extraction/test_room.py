@@ -98,8 +98,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from pipeline.config import DecodeSettings
 from pipeline.extraction.images import decode
-from pipeline.runtime.allocator import settle_allocator
-settle_allocator()
+from pipeline.runtime.allocator import configure_allocator
+configure_allocator()
 decode.ROOM = decode.DecodingRoom(2**20)
 def peak(): return int(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) * 1024
 def measure(path):

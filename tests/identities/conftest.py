@@ -11,7 +11,7 @@ import pytest
 from pipeline.people.service import IdentityService
 from pipeline.store.checks.check import check_store
 from pipeline.store.local import LocalStore
-from tests.identities.planted import PlantedDirectory, PlantedExtractor, Poster, identity, put, service, somebody
+from tests.identities.planted import PlantedDirectory, PlantedExtractor, PostHandler, identity, put, service, somebody
 
 
 @pytest.fixture
@@ -61,5 +61,5 @@ def directory() -> PlantedDirectory:
 
 
 @pytest.fixture
-def poster(client: LocalStore, people: IdentityService, extractor: PlantedExtractor, account: int) -> Poster:
-    return Poster(client, people, extractor, account)
+def post_handler(client: LocalStore, people: IdentityService, extractor: PlantedExtractor, account: int) -> PostHandler:
+    return PostHandler(client, people, extractor, account)

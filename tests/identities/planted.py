@@ -248,7 +248,7 @@ def listed(people: IdentityService, account_id: int, directory: str) -> list[Per
 
 
 @dataclass
-class Poster:
+class PostHandler:
     """Posts photos of planted faces into one directory."""
 
     client: LocalStore

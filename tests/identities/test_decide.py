@@ -12,20 +12,22 @@ from hypothesis import strategies as st
 from pipeline.extraction.rows import ExtractedFace
 from pipeline.matching.calibration import Calibration
 from pipeline.matching.match import Matcher
-from pipeline.people.decide import Decision, Sighting, decide_faces, occurrences
+from pipeline.people.decide import Decision, DetectedFace, decide_faces, occurrences
 from tests.identities.planted import BOX, PlantedDirectory, apply, near, put, somebody
 
 MATCHER = Matcher(Calibration(), 0.54)
 
 
-def sighting(photo: int, vector: np.ndarray, image: str = "h", *, ordinal: int = 0, allowed: bool = True) -> Sighting:
+def detected(
+    photo: int, vector: np.ndarray, image: str = "h", *, ordinal: int = 0, allowed: bool = True
+) -> DetectedFace:
     """A face of good quality; as a new identity it is "new <photo>.<ordinal>"."""
     face = ExtractedFace(dict(zip(("x1", "y1", "x2", "y2"), BOX, strict=True)), vector, None)
-    return Sighting(photo, ordinal, face, (image,), allowed, (), True, f"new {photo}.{ordinal}")
+    return DetectedFace(photo, ordinal, face, (image,), allowed, (), True, f"new {photo}.{ordinal}")
 
 
 def outcomes(decision: Decision) -> list[tuple[str, str | None, float | None]]:
-    return [(s.outcome, s.person_id, s.score) for s in decision.sightings]
+    return [(s.outcome, s.person_id, s.score) for s in decision.detected_faces]
 
 
 @pytest.mark.parametrize(
@@ -42,8 +44,8 @@ def outcomes(decision: Decision) -> list[tuple[str, str | None, float | None]]:
     ],
 )
 def test_when_a_decision_must_be_made_again(directory: PlantedDirectory, change: str, outdated: bool) -> None:
-    decision = decide_faces(directory, [sighting(0, near(0, 0.3)), sighting(1, somebody(8))], MATCHER)
-    assert [(s.outcome, s.person_id) for s in decision.sightings] == [("matched", "p0"), ("inserted", "new 1.0")]
+    decision = decide_faces(directory, [detected(0, near(0, 0.3)), detected(1, somebody(8))], MATCHER)
+    assert [(s.outcome, s.person_id) for s in decision.detected_faces] == [("matched", "p0"), ("inserted", "new 1.0")]
     if change == "somebody else came":
         put(directory, 9, somebody(9))
     elif change == "somebody else went":
@@ -93,15 +95,15 @@ def test_what_is_not_outdated_would_be_decided_alike(
     directory, matcher = PlantedDirectory(), Matcher(Calibration(), threshold)
     for change in before:
         follow(directory, change)
-    sightings = [
-        sighting(photo, _VECTORS[vector], image, allowed=allowed)
+    detected_faces = [
+        detected(photo, _VECTORS[vector], image, allowed=allowed)
         for photo, (vector, image, allowed) in enumerate(faces)
     ]
-    decision = decide_faces(directory, sightings, matcher)
+    decision = decide_faces(directory, detected_faces, matcher)
     for change in since:
         follow(directory, change)
     if not decision.is_outdated():
-        assert outcomes(decide_faces(directory, sightings, matcher)) == outcomes(decision)
+        assert outcomes(decide_faces(directory, detected_faces, matcher)) == outcomes(decision)
 
 
 def test_a_photo_counts_a_person_once_and_not_at_all_where_it_made_the_person(directory: PlantedDirectory) -> None:
@@ -113,6 +115,6 @@ def test_a_photo_counts_a_person_once_and_not_at_all_where_it_made_the_person(di
         (1, near(0, 0.3)),
         (1, near(5, 0.2)),
     ]
-    faces = [sighting(photo, vector, f"image {k}", ordinal=k) for k, (photo, vector) in enumerate(shown)]
-    decided = decide_faces(directory, faces, MATCHER).sightings
+    faces = [detected(photo, vector, f"image {k}", ordinal=k) for k, (photo, vector) in enumerate(shown)]
+    decided = decide_faces(directory, faces, MATCHER).detected_faces
     assert occurrences(directory, decided) == {"p0": 2, "new 0.0": 1}

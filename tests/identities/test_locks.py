@@ -13,7 +13,7 @@ import pytest
 
 from pipeline.matching.calibration import Calibration
 from pipeline.matching.match import Matcher
-from pipeline.people.locks import DirectoryLock, Footprint
+from pipeline.people.locks import DirectoryLock, ReadWriteSet
 from tests.waiting import until
 
 MATCHER = Matcher(Calibration(), 0.54)
@@ -21,9 +21,9 @@ WAIT_S = 10.0
 A_MOMENT_S = 0.05
 
 
-def footprint(person: str) -> Footprint:
+def read_write_set(person: str) -> ReadWriteSet:
     nothing = np.empty((0, 4), np.float32)
-    return Footprint(frozenset({person}), frozenset(), frozenset(), nothing, [], MATCHER)
+    return ReadWriteSet(frozenset({person}), frozenset(), frozenset(), nothing, [], MATCHER)
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ class Post:
     def _post(self, lock: DirectoryLock, person: str, refresh: Callable[[], None]) -> None:
         with lock.shared(refresh) as shared:
             self.tries = 1
-            while not shared.register(footprint(person)):
+            while not shared.register(read_write_set(person)):
                 self.tries += 1
             with shared.released():
                 self.committing.set()
@@ -111,10 +111,10 @@ def test_being_alone_waits_for_those_under_way_and_keeps_others_out(
     newcomer.end()
 
 
-def test_a_post_that_fails_leaves_no_footprint(lock: DirectoryLock) -> None:
+def test_a_post_that_fails_leaves_no_read_write_set(lock: DirectoryLock) -> None:
     def fail() -> None:
         with lock.shared(lambda: None) as shared:
-            assert shared.register(footprint("a"))
+            assert shared.register(read_write_set("a"))
             with shared.released():
                 raise ZeroDivisionError
 
@@ -128,7 +128,7 @@ def test_who_conflicts_waits_for_those_under_way_and_goes_before_newcomers(lock:
     second = Post(lock, "a")
     until(lambda: lock.waiting_alone == 1)
     newcomer = Post(lock, "b")
-    assert not newcomer.committing.wait(A_MOMENT_S), "or a footprint of many persons might never get in"
+    assert not newcomer.committing.wait(A_MOMENT_S), "or a read_write_set of many persons might never get in"
     first.end()
     assert second.committing.wait(WAIT_S)
     assert newcomer.committing.wait(WAIT_S), "beside the second, not after it"
@@ -148,9 +148,9 @@ def test_many_who_conflict_decide_at_most_twice_each(lock: DirectoryLock, first:
 FIRST, NEAR_FIRST, SECOND = np.array([[1, 0, 0], [0.82, 0.57236, 0], [0, 0, 1]], np.float32)
 
 
-def of_post(*faces: np.ndarray, new: Sequence[int] = (0,), threshold: float = 0.54, **more: Any) -> Footprint:
+def of_post(*faces: np.ndarray, new: Sequence[int] = (0,), threshold: float = 0.54, **more: Any) -> ReadWriteSet:
     matcher, none = Matcher(Calibration(), threshold), frozenset[str]()
-    return replace(Footprint(none, none, none, np.array(faces, np.float32), new, matcher), **more)
+    return replace(ReadWriteSet(none, none, none, np.array(faces, np.float32), new, matcher), **more)
 
 
 BYTES, COPY = frozenset({"bytes", "pixels"}), frozenset({"other bytes", "pixels"})
@@ -170,7 +170,7 @@ CONFLICTS = {
 
 
 @pytest.mark.parametrize(("one", "other", "expected"), CONFLICTS.values(), ids=CONFLICTS)
-def test_who_conflicts(one: Footprint, other: Footprint, expected: bool) -> None:
+def test_who_conflicts(one: ReadWriteSet, other: ReadWriteSet, expected: bool) -> None:
     assert one.conflicts(other) == other.conflicts(one) == expected
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pipeline.errors import SeveralFaces
-from tests.identities.planted import Face, Poster, person_of, somebody
+from tests.identities.planted import Face, PostHandler, person_of, somebody
 
 # In a photo of 400 x 100: centres at (45, 45), (125, 25) and (220, 20).
 FACES = (Face(somebody(0), side=90), Face(somebody(1), side=50, x=100), Face(somebody(2), side=40, x=200))
@@ -33,48 +33,48 @@ ALL = {"insert_all": True, "name": "Ann"}
     ],
 )
 def test_only_selected_faces_are_processed_and_answered(
-    poster: Poster, request_parts: dict[str, Any], selected: list[int]
+    post_handler: PostHandler, request_parts: dict[str, Any], selected: list[int]
 ) -> None:
-    result = poster.post(*FACES, **ALL, **request_parts)
+    result = post_handler.post(*FACES, **ALL, **request_parts)
     assert [face.face.box[0] for face in result.faces] == [FACES[place].x for place in selected]
     assert [face.inserted for face in result.faces] == [True] * len(selected)
-    assert len(poster.all()) == len(selected)
+    assert len(post_handler.all()) == len(selected)
 
 
-def test_the_headers_describe_the_selected_face(poster: Poster) -> None:
-    poster.one(somebody(2), name="Cleo")
-    face = poster.post(*FACES, closest_x=0.3, name="Bob", external_id="b").faces[0]
+def test_the_headers_describe_the_selected_face(post_handler: PostHandler) -> None:
+    post_handler.one(somebody(2), name="Cleo")
+    face = post_handler.post(*FACES, closest_x=0.3, name="Bob", external_id="b").faces[0]
     assert (face.inserted, person_of(face).record.name) == (True, "Bob")
-    assert poster.post(*FACES, closest_x=0.5, name="Cleo", external_id="c").account_updated
-    assert [(record.name, record.external_id) for record in poster.records()] == [("Cleo", "c"), ("Bob", "b")]
-    assert poster.post(*FACES, closest_x=0.5, name="Dora").faces[0].conflict == "name"
+    assert post_handler.post(*FACES, closest_x=0.5, name="Cleo", external_id="c").account_updated
+    assert [(record.name, record.external_id) for record in post_handler.records()] == [("Cleo", "c"), ("Bob", "b")]
+    assert post_handler.post(*FACES, closest_x=0.5, name="Dora").faces[0].conflict == "name"
 
 
-def test_without_the_largest_face_the_headers_describe_nobody(poster: Poster) -> None:
+def test_without_the_largest_face_the_headers_describe_nobody(post_handler: PostHandler) -> None:
     """There is never a fallback to the next face. The faces are given in the order of their sizes: the first one is low
     and wide."""
     low, high = Face(somebody(0), side=50), Face(somebody(1), x=100, side=90)
-    (face,) = poster.post(low, high, larger_than=0.8, name="Ann").faces
+    (face,) = post_handler.post(low, high, larger_than=0.8, name="Ann").faces
     assert (face.inserted, face.person) == (False, None)
-    poster.one(somebody(1))
-    assert poster.post(low, high, larger_than=0.8, name="Ann").account_updated
-    assert [record.name for record in poster.records()] == [None]
+    post_handler.one(somebody(1))
+    assert post_handler.post(low, high, larger_than=0.8, name="Ann").account_updated
+    assert [record.name for record in post_handler.records()] == [None]
 
 
-def test_faces_that_are_not_selected_are_not_counted(poster: Poster) -> None:
+def test_faces_that_are_not_selected_are_not_counted(post_handler: PostHandler) -> None:
     for vector in (somebody(0), somebody(1)):
-        poster.one(vector)
-    poster.post(*FACES, largest_only=True)
-    poster.post(*FACES, closest_x=0.0)
-    assert [record.occurrence for record in poster.records()] == [3, 1]
+        post_handler.one(vector)
+    post_handler.post(*FACES, largest_only=True)
+    post_handler.post(*FACES, closest_x=0.0)
+    assert [record.occurrence for record in post_handler.records()] == [3, 1]
 
 
 @pytest.mark.parametrize("about", ["update_person_id", "merge_with"])
-def test_a_request_about_one_face_must_select_it(poster: Poster, about: str) -> None:
-    person_id = person_of(poster.one(somebody(0))).record.person_id
-    before = poster.records()
+def test_a_request_about_one_face_must_select_it(post_handler: PostHandler, about: str) -> None:
+    person_id = person_of(post_handler.one(somebody(0))).record.person_id
+    before = post_handler.records()
     with pytest.raises(SeveralFaces):
-        poster.post(*FACES, **{about: person_id})
-    assert poster.records() == before
-    assert poster.post(*FACES, **{about: person_id}, largest_only=True).account_updated
-    assert poster.post(**{about: person_id}).faces == []
+        post_handler.post(*FACES, **{about: person_id})
+    assert post_handler.records() == before
+    assert post_handler.post(*FACES, **{about: person_id}, largest_only=True).account_updated
+    assert post_handler.post(**{about: person_id}).faces == []

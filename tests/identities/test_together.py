@@ -17,7 +17,7 @@ from pipeline.people.types import FaceResult, PostRequest, PostResult
 from pipeline.store import Catalog, LocalStore, ReferenceOrigin
 from pipeline.store.files import faults
 from tests.asking import ask_for
-from tests.identities.planted import SIZE, Face, Poster, near, person_of, somebody
+from tests.identities.planted import SIZE, Face, PostHandler, near, person_of, somebody
 from tests.waiting import until
 
 WAIT_S = 20.0
@@ -25,7 +25,7 @@ UNNAMED = PostRequest(update=False)
 
 
 @dataclass
-class HeldUpPosts(Poster):
+class HeldUpPosts(PostHandler):
     """Posts from several threads, whose transactions can be held up."""
 
     pool: ThreadPoolExecutor
@@ -72,9 +72,9 @@ class HeldUpPosts(Poster):
 
 
 @pytest.fixture
-def posts(poster: Poster) -> Iterator[HeldUpPosts]:
+def posts(post_handler: PostHandler) -> Iterator[HeldUpPosts]:
     with ThreadPoolExecutor(SIZE) as pool:
-        made = HeldUpPosts(**vars(poster), pool=pool)
+        made = HeldUpPosts(**vars(post_handler), pool=pool)
         made.open.set()
         faults.install(made)
         yield made

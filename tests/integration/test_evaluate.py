@@ -24,7 +24,7 @@ from pipeline.extraction.extractor import BatchExtractor
 from pipeline.extraction.images.decode import Decoder
 from pipeline.jobs.calibration_file import write_calibration
 from pipeline.jobs.store import Store
-from pipeline.jobs.store_identity import make_identity, settle_threshold
+from pipeline.jobs.store_identity import make_identity, resolve_threshold
 from pipeline.matching.calibration import Calibration
 from pipeline.models.registry import weight_set
 from pipeline.store.catalog.opening import has_store
@@ -213,7 +213,7 @@ def test_a_new_store_takes_the_calibration_and_the_rate(
         assert f"weights     casia-webface; {report.calibration}" in report.lines()
         planned = client.run_row(str(report.run_id)).settings["match"]
         assert (planned["threshold"], planned["threshold_fmr"]) == (0.5, 1e-3)
-        assert settle_threshold(calibrated, client.identity).match.threshold == 0.5
+        assert resolve_threshold(calibrated, client.identity).match.threshold == 0.5
     other = dataclasses.replace(settings, model=dataclasses.replace(settings.model, calibration="none"))
     with pytest.raises(StoreMismatch, match="calibration"):
         runner(photos, settings=other)

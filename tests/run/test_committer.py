@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from pipeline.errors import StoreFull
-from pipeline.run.stages import Committer
+from pipeline.run.stages import CommitThread
 from pipeline.runtime.stage_times import DECIDE, StageTimes
 from tests.waiting import until
 
@@ -34,7 +34,7 @@ def test_commits_in_order_with_two_shards_in_memory_at_most() -> None:
     commits, times, taken = _Commits(), StageTimes(), list[int]()
 
     def give() -> None:
-        with Committer(commits, times) as committer:
+        with CommitThread(commits, times) as committer:
             for shard in range(5):
                 committer(shard, _NOTHING, _NOTHING)
                 taken.append(shard)
@@ -56,7 +56,7 @@ def test_after_a_failure_nothing_more_is_committed(last: int) -> None:
     commits.go_on.release(10)
 
     def commit_all() -> None:
-        with Committer(commits, StageTimes()) as committer:
+        with CommitThread(commits, StageTimes()) as committer:
             for shard in range(last):
                 committer(shard, _NOTHING, _NOTHING)
 
@@ -69,7 +69,7 @@ def test_an_error_beside_it_waits_for_the_shard_in_hand_alone() -> None:
     commits = _Commits()
 
     def fail() -> None:
-        with Committer(commits, StageTimes()) as committer:
+        with CommitThread(commits, StageTimes()) as committer:
             committer(0, _NOTHING, _NOTHING)
             committer(1, _NOTHING, _NOTHING)
             until(lambda: commits.begun)

@@ -16,7 +16,7 @@ glibc = pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="th
 
 _PRELUDE = """
 import ctypes, threading
-from pipeline.runtime.allocator import MAPPED_BYTES, settle_allocator
+from pipeline.runtime.allocator import MAPPED_BYTES, configure_allocator
 libc = ctypes.CDLL(None)
 libc.malloc.restype, libc.malloc.argtypes, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_size_t], [ctypes.c_void_p]
 """
@@ -43,7 +43,7 @@ print(mapped.count(True))
 
 
 def _printed(code: str, settled: bool) -> int:
-    call = "assert settle_allocator()" if settled else ""
+    call = "assert configure_allocator()" if settled else ""
     words = [sys.executable, "-c", "\n".join([_PRELUDE, call, code])]
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_"))}
     return int(subprocess.run(words, capture_output=True, text=True, check=True, env=environment).stdout)
@@ -74,7 +74,7 @@ def test_large_blocks_are_returned_as_soon_as_they_are_freed() -> None:
 )
 def test_what_the_user_set_stays(own: dict[str, str], settled: int, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[None] = []
-    monkeypatch.setattr("pipeline.cli.settle_allocator", lambda: calls.append(None))
+    monkeypatch.setattr("pipeline.cli.configure_allocator", lambda: calls.append(None))
     for name in [*os.environ]:
         if name.startswith(("MALLOC_", "GLIBC_")):
             monkeypatch.delenv(name)
@@ -83,10 +83,10 @@ def test_what_the_user_set_stays(own: dict[str, str], settled: int, monkeypatch:
 
 
 @glibc
-@pytest.mark.parametrize("before", ["import pyarrow; settle_allocator()", "settle_allocator(); import pyarrow"])
+@pytest.mark.parametrize("before", ["import pyarrow; configure_allocator()", "configure_allocator(); import pyarrow"])
 @pytest.mark.parametrize(("own", "expected"), [(None, "system"), ("mimalloc", "mimalloc")])
 def test_arrow_uses_the_same_heaps_unless_the_user_said_otherwise(before: str, own: str | None, expected: str) -> None:
-    imports = "from pipeline.runtime.allocator import settle_allocator"
+    imports = "from pipeline.runtime.allocator import configure_allocator"
     code = f"{imports}; {before}; print(pyarrow.default_memory_pool().backend_name)"
     environment = {name: value for name, value in os.environ.items() if not name.startswith("ARROW_")}
     environment |= {} if own is None else {"ARROW_DEFAULT_MEMORY_POOL": own}

@@ -384,7 +384,7 @@ def commit_shard(client: LocalStore, shard: ShardCommit) -> list[Committed]:
     with client.embeddings_lock:
         prepared = client.prepare_shard(shard)
         committed = client.commit_prepared(prepared)
-        client.settle_shard()
+        client.finish_shard()
         return committed
 
 

@@ -373,7 +373,7 @@ def test_posts_between_the_shards_of_a_run(client: LocalStore, run: RunRow) -> N
     prepared = client.prepare_shard(shard_commit(client, run, 0))
     commit(client, insertion(run.account_id, "main", 1, "A"))
     client.commit_prepared(prepared)
-    client.settle_shard()
+    client.finish_shard()
     commit(client, insertion(run.account_id, "main", 2, "B"))
     commit_shard(client, shard_commit(client, run, 1))
     names = [record.name for record in stored_people(client, run.account_id, "main").persons]

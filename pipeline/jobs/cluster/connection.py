@@ -25,7 +25,7 @@ _REACHED_S: Final = 10.0
 _OBJECTS_BYTES: Final = 80 * 2**20
 
 
-def settle_environment(settings: RaySettings) -> None:
+def set_environment(settings: RaySettings) -> None:
     """Sets the environment of a cluster to start here. Call before Ray is loaded, which reads it.
 
     Ray listens on all addresses, and whoever connects can run programs: only this process and its children know the

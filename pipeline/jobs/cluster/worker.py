@@ -32,7 +32,7 @@ from pipeline.extraction.images.pixel_hash import PixelHash
 from pipeline.jobs.models import load_extractor, work_of
 from pipeline.jobs.run_report import WorkDone
 from pipeline.jobs.wire import ARROW, pack_error, unpack, unpack_error
-from pipeline.runtime.allocator import settle_allocator
+from pipeline.runtime.allocator import configure_allocator
 from pipeline.runtime.device import describe, finish
 from pipeline.runtime.stage_times import LOAD, WRITE, StageTimes
 from pipeline.store import ShardFolder, StoreIdentity
@@ -104,7 +104,7 @@ class ShardWorker:
     """The actor. Call `start`, then any number of concurrent `extract`."""
 
     def __init__(self, order: Order) -> None:
-        settle_allocator()
+        configure_allocator()
         self._order = order
         self._node = f"{socket.gethostname()} (process {os.getpid()})"
         self._times = StageTimes(self._finish) if order.synchronize else StageTimes()

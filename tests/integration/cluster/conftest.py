@@ -12,7 +12,7 @@ import pytest
 from PIL import Image, ImageEnhance
 
 from pipeline.config import RaySettings, Settings, load_settings
-from pipeline.jobs.cluster.connection import settle_environment
+from pipeline.jobs.cluster.connection import set_environment
 from pipeline.run.run import RunRequest, run
 from tests.integration.cluster.nodes import Cluster
 from tests.integration.conftest import write_photos
@@ -33,7 +33,7 @@ def changed(request: RunRequest, section: str, **values: object) -> RunRequest:
 def two_nodes() -> Iterator[Cluster]:
     if find_spec("ray") is None or find_spec("obstore") is None:
         pytest.skip("the extra `ray` is not installed")
-    settle_environment(RaySettings())  # its token is for the nodes as well
+    set_environment(RaySettings())  # its token is for the nodes as well
     # Ray's workers run at niceness 15: beside another test on the same cores they would get a thirtieth of the time.
     os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112  as Ray spells it
     cluster = Cluster()
