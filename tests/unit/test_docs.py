@@ -14,18 +14,8 @@ from pipeline.errors import all_errors
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text("utf-8")
-DOCUMENTS = [
-    "README.md",
-    "CONTRIBUTING.md",
-    "CHANGELOG.md",
-    "ARCHITECTURE.md",
-    "docs/accuracy.md",
-    "docs/capacity.md",
-    "docs/clients.md",
-    "docs/existing-clients.md",
-    "docs/page.md",
-    "docs/speed.md",
-]
+FOLDERS = (".", "docs", "docs/decisions", "pipeline/store", "scripts/bench")
+DOCUMENTS = sorted(file.relative_to(ROOT).as_posix() for folder in FOLDERS for file in (ROOT / folder).glob("*.md"))
 
 
 def section(name: str) -> str:
