@@ -125,6 +125,7 @@ def sources(tmp_path: Path) -> tuple[Path, Path]:
     return tmp_path / "one", tmp_path / "two"
 
 
+@pytest.mark.slow
 def test_several_sources_are_one_report(store: Path, sources: tuple[Path, Path]) -> None:
     words = ("run", *sources, sources[0], "--store", store, "--device", "cpu")
     report = answer(*words)
@@ -139,6 +140,7 @@ def test_several_sources_are_one_report(store: Path, sources: tuple[Path, Path])
     assert (taken["new"], taken["already_in"], taken["left_alone"]) == (1, 2, {"excluded": 3})
 
 
+@pytest.mark.slow
 def test_an_archive_elsewhere_and_photos_that_are_gone(store: Path, sources: tuple[Path, Path]) -> None:
     old, new = sources[0], sources[0].with_name("elsewhere")
     words = ("--store", store, "--device", "cpu")
@@ -180,6 +182,7 @@ def test_a_dry_run_writes_nothing(store: Path, sources: tuple[Path, Path], tmp_p
     assert facepipe(*words, "--store", store, "--strict").exit_code == 1
 
 
+@pytest.mark.slow
 def test_doctor_reports_and_ends_by_the_worst(
     store: Path, tmp_path: Path, weights_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -156,12 +156,14 @@ def faces(weights_cache: Path, tmp_path_factory: pytest.TempPathFactory, hopper_
     return faces
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", EXTRACTING)
 def test_faces_without_torch(command: str, faces: dict[str, Path], weights_cache: Path) -> None:
     result = started(EXTRACTING[command], faces, weights_cache)
     assert (result.returncode, result.stderr.splitlines()[-1]) == (0, "loaded: numba openvino"), result.stderr
 
 
+@pytest.mark.slow
 def test_a_server_starts_without_torch(faces: dict[str, Path], weights_cache: Path) -> None:
     command, environment = called("serve --store {faces} --port 0 --json", faces, weights_cache)
     with subprocess.Popen(command, stdout=PIPE, stderr=PIPE, text=True, env=environment) as process:

@@ -59,6 +59,7 @@ def comparison(photos: Path, weights_cache: Path) -> Report[SameFaces]:
     return report
 
 
+@pytest.mark.slow
 def test_the_comparison_of_a_folder(comparison: Report[SameFaces]) -> None:
     report = comparison.as_dict()
     assert report["images"] == 5

@@ -65,6 +65,7 @@ def test_shapes_and_order(any_networks: MtcnnNetworks, images: list[np.ndarray])
     assert inside.all()
 
 
+@pytest.mark.slow
 def test_batch_equals_single_in_any_order(any_networks: MtcnnNetworks, images: list[np.ndarray], full: bool) -> None:
     detector = MtcnnDetector(any_networks, DetectSettings(min_confidence=0.7))
     single = [detected(detector, [image]).boxes for image in images]
@@ -126,6 +127,7 @@ def test_no_face_in_any_image(any_networks: MtcnnNetworks, count: int) -> None:
     assert cut_crops(pictures, found, AlignSettings(), 160).pixels.shape == (0, 3, 160, 160)
 
 
+@pytest.mark.slow
 def test_calls_depend_on_pixels_and_crops_only(networks: TorchNetworks, images: list[np.ndarray], device: str) -> None:
     detector = MtcnnDetector(networks, DetectSettings())
     detected(detector, [images[3]] * 3)
@@ -138,6 +140,7 @@ def test_calls_depend_on_pixels_and_crops_only(networks: TorchNetworks, images: 
     assert counts[ONET].calls <= counts[ONET].inputs // networks.crops_per_call + 1
 
 
+@pytest.mark.slow
 def test_where_few_shapes_are_preferred_the_networks_see_few_and_find_the_same(
     networks: TorchNetworks, images: list[np.ndarray], device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -161,6 +164,7 @@ def test_where_few_shapes_are_preferred_the_networks_see_few_and_find_the_same(
         torch.testing.assert_close(ours.scores, theirs.scores, rtol=0, atol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("triton_kernels")
 def test_operations_and_waits_of_the_device_path(
     networks: TorchNetworks, images: list[np.ndarray], device: str, monkeypatch: pytest.MonkeyPatch

@@ -192,6 +192,7 @@ DETECTION = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("broken", [NOT_INSTALLED + DETECTION, ITS_LIBRARY_IS_MISSING, IT_DOES_NOT_COMPILE])
 def test_without_a_numba_that_works_torch_detects(broken: str, hopper_path: Path) -> None:
     """A numba that cannot be imported counts as not installed, whatever the reason."""

@@ -44,6 +44,7 @@ def portraits(hopper_path: Path, astronaut_path: Path) -> list[ByteArray]:
     return [np.array(p) for p in pictures]
 
 
+@pytest.mark.slow
 def test_portraits(detector: MtcnnDetector, reference: MTCNN, portraits: list[ByteArray]) -> None:
     parity = compare([reference_faces(reference, p) for p in portraits], our_faces(detector, portraits))
     assert parity.reference_faces >= 7
@@ -52,6 +53,7 @@ def test_portraits(detector: MtcnnDetector, reference: MTCNN, portraits: list[By
     assert max(parity.landmark_errors) < 0.01
 
 
+@pytest.mark.slow
 @pytest.mark.faces
 def test_groups(detector: MtcnnDetector, reference: MTCNN, faces_dir: Path) -> None:
     """Group photos: many small faces, and dogs with none. One batch of mixed sizes, and each alone."""

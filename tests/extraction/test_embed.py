@@ -75,6 +75,7 @@ def test_one_person_is_nearer_than_another(embedder: Embedder, crops: torch.Tens
     assert products[3:, 3:].min() > products[:3, 3:].max()
 
 
+@pytest.mark.slow
 def test_neighbours_order_and_layout_do_not_matter(embedder: Embedder, crops: torch.Tensor, device: str) -> None:
     single = torch.cat([embedder(crop[None]) for crop in crops])
     copies = BATCH_CROPS[device] // len(crops) + 1  # more than one call
@@ -129,6 +130,7 @@ def test_other_shapes_are_refused(shape: tuple[int, ...]) -> None:
         embedder(torch.zeros(shape))
 
 
+@pytest.mark.slow
 def test_folding_and_layout_change_nothing(
     casia: ResolvedWeights, portraits: list[Image.Image], tmp_path: Path, device: str
 ) -> None:

@@ -48,6 +48,7 @@ def test_boxes_and_quality_are_the_same_with_either_embedder(
     assert [len(table["embedding"][0]) for table in (ours, others)] == [128, 512]
 
 
+@pytest.mark.slow
 def test_photos_together_give_what_they_give_alone(
     sface: BatchExtractor, extractor: BatchExtractor, hopper_path: Path, astronaut_path: Path
 ) -> None:

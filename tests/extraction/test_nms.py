@@ -104,6 +104,7 @@ def test_equals_the_greedy_loop(limit: float, of_smaller: bool, device: str, ful
         assert _kept(crowd, 6, limit, of_smaller, device) == _greedy(crowd, 6, limit, of_smaller)
 
 
+@pytest.mark.slow
 def test_equals_torchvision(device: str, full: bool) -> None:
     """Group sizes around those of the kernel's blocks. The last group is out already."""
     sizes = [0, 1, 2, 5, 63, 64, 65, 0, 127, 129, 300, 40]

@@ -312,6 +312,7 @@ class TestSharpness:
         # The astronaut's face is 87 pixels wide; at half size some detail is truly lost.
         assert abs(rated[0] - rated[1]) < 0.12
 
+    @pytest.mark.slow
     @given(factor=st.floats(0.5, 2.5), margin=st.integers(0, 60))
     def test_hardly_changes_between_90_and_450_pixels(self, hopper: Portrait, factor: float, margin: int) -> None:
         """Whatever the crop's margin."""

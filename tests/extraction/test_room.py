@@ -142,6 +142,7 @@ def peaks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, float]:
     return {kind: float(peak) for kind, peak in map(str.split, done.stdout.splitlines())}
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="no /proc on this system")
 @pytest.mark.parametrize("kind", KINDS)
 def test_six_at_once_take_no_more_than_one_was_said_to_take(kind: str, peaks: dict[str, float]) -> None:

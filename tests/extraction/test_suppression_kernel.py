@@ -24,6 +24,7 @@ def kernel() -> ModuleType:
     return suppression_kernel
 
 
+@pytest.mark.slow
 def test_the_kernel_passes(kernel: ModuleType, device: str) -> None:
     with interpreted(kernel) if device == "cpu" else nullcontext():
         assert kernel.self_check(torch.device(device), on_host) is None
@@ -49,6 +50,7 @@ def _sides_without_the_end_pixel(a1, b1, a2, b2, x1, y1, x2, y2, limit, OF_SMALL
     return tl.div_rn(overlap, area + other - overlap) > limit
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mutant", "rule"),
     [(_by_reciprocal, "above 0.5 of the union"), (_sides_without_the_end_pixel, "above 0.7 of the smaller area")],
@@ -63,6 +65,7 @@ def test_a_wrong_kernel_is_found(
     assert rule in problem
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("of_smaller", [False, True])
 def test_compiles(
     kernel: ModuleType, capability: int, of_smaller: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -48,6 +48,7 @@ def boxes_in(images: TorchBatch, count: int) -> tuple[torch.Tensor, torch.Tensor
     return found[:, 0], found[:, 1:]
 
 
+@pytest.mark.slow
 def test_crops_equal_torchs_and_the_compiled_loops(triton_kernels: Kernels, device: str, full: bool) -> None:
     """Enlarged and shrunk; single pixels, rows and columns, and at every edge; images of any mix of sizes."""
     pictures = noise((90, 201), (7, 5), (1, 1), (333, 64))
@@ -89,6 +90,7 @@ def test_pixels_beyond_two_to_the_31_bytes(triton_kernels: Kernels, device: str)
     assert torch.equal(painted.pixels.cpu(), paint_by_torch(expected, packing, 1).pixels)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("side", [64, 512])
 def test_canvases_equal_torchs(side: int, triton_kernels: Kernels, device: str) -> None:
     """In parts and with an empty one at the end; levels shrunk, enlarged, in tiles, of odd sides, of one colour."""
@@ -122,6 +124,7 @@ def test_a_level_millions_of_pixels_wide(triton_kernels: Kernels, device: str) -
     torch.testing.assert_close(canvas[:, 5].T, torch.from_numpy((means - 127.5) / 128).float(), rtol=0, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_the_extractor_finds_and_embeds_the_same(
     extractor: BatchExtractor,
     cpu_networks: TorchNetworks,
@@ -183,6 +186,7 @@ def test_what_is_not_a_number_is_wrong(triton_kernels: Kernels, device: str, mon
     assert checked(triton_kernels, 0, torch.device(device)) == "averaged crops differ by up to nan grey levels"
 
 
+@pytest.mark.slow
 def test_they_compile_for_gpus(capability: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """From Turing to Blackwell, without a GPU; by default the oldest and the newest. No product and sum become one
     instruction there, and divisions are IEEE's: their bits are torch's."""

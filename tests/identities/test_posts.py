@@ -372,6 +372,7 @@ def test_parallel_posts_of_new_faces_make_one_identity_each(post_handler: PostHa
     assert max(post_handler.extractor.batches) > 1, "images of several requests went through the models together"
 
 
+@pytest.mark.slow
 def test_parallel_updates_and_deletes_end_in_a_whole_store(post_handler: PostHandler, full: bool) -> None:
     def work(k: int) -> None:
         person = person_of(post_handler.one(near(k % 4, 0.02 * (k % 7), towards=14)))

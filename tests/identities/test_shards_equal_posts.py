@@ -215,6 +215,7 @@ def decided_by_post(row: int, faces: Sequence[FaceResult]) -> Iterator[tuple[Any
             yield row, ordinal, outcome, "", face.person.record.person_id, face.score
 
 
+@pytest.mark.slow
 def test_shards_equal_posts(world: World, full: bool) -> None:
     @examples(max_examples=400 if full else 15, suppress_health_check=[HealthCheck.too_slow])
     @given(archives())

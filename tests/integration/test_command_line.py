@@ -35,6 +35,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]
     return folder, json.loads(done.stdout)
 
 
+@pytest.mark.slow
 def test_the_demo_finds_what_the_samples_hold(demo: tuple[Path, dict[str, Any]]) -> None:
     _, report = demo
     assert report["equal"] is True
@@ -44,6 +45,7 @@ def test_the_demo_finds_what_the_samples_hold(demo: tuple[Path, dict[str, Any]])
     assert report["run"]["images"] == report["images"] == report["run"]["decoded"] + copies
 
 
+@pytest.mark.slow
 def test_the_demo_again_does_no_image_work(demo: tuple[Path, dict[str, Any]]) -> None:
     folder, first = demo
     again = answer("demo", "--photos", folder / "demo-photos", "--store", folder / "demo-store")
@@ -52,6 +54,7 @@ def test_the_demo_again_does_no_image_work(demo: tuple[Path, dict[str, Any]]) ->
     assert (again["run"]["decoded"], again["run"]["detector_calls"], again["run"]["embedder_calls"]) == (0, 0, 0)
 
 
+@pytest.mark.slow
 def test_a_store_that_differs_from_the_table_fails_the_demo(demo: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
     folder, _ = demo
     store = tmp_path / "store"
@@ -103,6 +106,7 @@ def test_ctrl_c_finishes_the_shard_and_the_same_command_goes_on(
     assert answer("check", "--store", store)["problems"] == []
 
 
+@pytest.mark.slow
 def test_a_signal_while_the_models_are_loaded_ends_the_run_at_once(
     demo: tuple[Path, dict[str, Any]], tmp_path: Path
 ) -> None:

@@ -67,6 +67,7 @@ def test_its_tables_are_the_same(earlier: Path, tmp_path: Path) -> None:
     assert digest == ANSWERS["embeddings_sha256"]
 
 
+@pytest.mark.slow
 def test_its_hashes_of_pixels_stay_what_they_were(
     earlier: Path, tmp_path: Path, hopper_path: Path, astronaut_path: Path
 ) -> None:

@@ -61,6 +61,7 @@ def held_open(store: Path) -> list[Path]:
     return [file for file in files if any(start in file.read_bytes() for start in starts)]
 
 
+@pytest.mark.slow
 def test_a_run_makes_an_encrypted_store_and_its_images_decrypt(
     few: Path, encrypting: Settings, settings: Settings, key: Path, tmp_path: Path
 ) -> None:

@@ -80,6 +80,7 @@ def test_an_unnamed_photo_enrols_all_its_faces_a_named_one_the_largest(
     assert_whole(tmp_path / "store")
 
 
+@pytest.mark.slow
 def test_a_photo_counts_once_for_a_person_however_often_it_shows_them(
     photos: Path, runner: Runner, tmp_path: Path
 ) -> None:
@@ -94,6 +95,7 @@ def test_a_photo_counts_once_for_a_person_however_often_it_shows_them(
     assert occurrences(tmp_path / "store") == {("a-copy.png", "main"): 4, ("both.png", "main"): 1}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shard_rows", [1, 2, 10])
 def test_shards_change_nothing(
     photos: Path, runner: Runner, settings: Settings, tmp_path: Path, shard_rows: int
@@ -116,6 +118,7 @@ def test_shards_change_nothing(
     assert_whole(tmp_path / "store")
 
 
+@pytest.mark.slow
 def test_a_face_that_was_rejected_is_looked_at_again_in_a_later_run(
     photos: Path, runner: Runner, settings: Settings, tmp_path: Path
 ) -> None:

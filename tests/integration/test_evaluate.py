@@ -68,6 +68,7 @@ def stored(store: Path, photos: Path, names: list[str]) -> Portraits:
         return stored_portraits(Store(client, load_settings(environ={})), [str(photos / name) for name in names])
 
 
+@pytest.mark.slow
 def test_a_store_has_the_embeddings_that_the_models_make(photos: Path, filled: Path, extractor: BatchExtractor) -> None:
     paths = [photos / name for name in [*NAMES, "f-broken.jpg", "absent.jpg"]]
     advanced: list[int] = []
@@ -94,6 +95,7 @@ def test_the_face_nearest_the_centre_is_taken(photos: Path, extractor: BatchExtr
     np.testing.assert_allclose(portraits.embeddings[0], faces["embedding"][nearest].as_py(), atol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_rejected_face_is_distinguished_from_no_face(
     photos: Path, runner: Runner, settings: Settings, tmp_path: Path
 ) -> None:
@@ -202,6 +204,7 @@ def calibrated(settings: Settings, tmp_path: Path) -> Settings:
     return load_settings(environ={}, flags={**flags, "model.weights": "casia-webface"})
 
 
+@pytest.mark.slow
 def test_a_new_store_takes_the_calibration_and_the_rate(
     photos: Path, runner: Runner, calibrated: Settings, settings: Settings, tmp_path: Path
 ) -> None:
@@ -228,6 +231,7 @@ def test_a_rate_outside_the_calibration_makes_no_store(
     assert not has_store(tmp_path / "store")
 
 
+@pytest.mark.slow
 @pytest.mark.faces
 def test_calibrating_on_labelled_portraits(faces_dir: Path, tmp_path: Path) -> None:
     """The first photos of some people of LFW, as a folder with labels: a rough fit, and its file."""

@@ -61,6 +61,7 @@ def store(archive: Path) -> Path:
     return archive / "store"
 
 
+@pytest.mark.slow
 def test_clustering_of_a_store(labels: Path, store: Path, photos: Path, tmp_path: Path) -> None:
     report = report_of("clustering", labels, "--store", store, "--out", tmp_path / "figures")
     assert report["labelled_photos"] == 10

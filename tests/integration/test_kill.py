@@ -118,10 +118,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("seed", range(20 if full else 3))
 
 
+@pytest.mark.slow
 def test_a_run_meets_every_fault_point(undisturbed: Undisturbed) -> None:
     assert set(undisturbed.points) == set(POINTS)
 
 
+@pytest.mark.slow
 def test_killed_at_a_fault_point(undisturbed: Undisturbed, point: str, tmp_path: Path) -> None:
     # The first time, and the last: an empty store and a filled one.
     for nth in sorted({1, undisturbed.points[point]}):
@@ -130,6 +132,7 @@ def test_killed_at_a_fault_point(undisturbed: Undisturbed, point: str, tmp_path:
         undisturbed.assert_continues(store)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", [n for n in FAULT_POINTS if n.startswith(("plan_run.", "commit_shard."))])
 def test_killed_in_a_second_night(second_night: tuple[Undisturbed, Path], step: str, tmp_path: Path) -> None:
     night, before = second_night
@@ -144,6 +147,7 @@ def test_killed_in_a_second_night(second_night: tuple[Undisturbed, Path], step: 
     night.assert_continues(store)
 
 
+@pytest.mark.slow
 def test_killed_at_a_random_moment(undisturbed: Undisturbed, seed: int, tmp_path: Path) -> None:
     run = undisturbed.start(tmp_path / "store")
     time.sleep(random.Random(seed).uniform(0.0, 1.0) * undisturbed.seconds)
@@ -207,6 +211,7 @@ def changed(tmp_path_factory: pytest.TempPathFactory) -> Changed:
     return made
 
 
+@pytest.mark.slow
 def test_killed_while_something_is_changed(
     undisturbed: Undisturbed, changed: Changed, change: str, tmp_path: Path, full: bool
 ) -> None:
@@ -223,6 +228,7 @@ def test_killed_while_something_is_changed(
         assert_whole(store)  # and with it all whose rows and files are the same
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("erasing", ["forget", "forget of a posted one", "forget of photos"])
 def test_what_a_killed_command_was_erasing_the_next_one_erases(
     undisturbed: Undisturbed, changed: Changed, erasing: str, tmp_path: Path, full: bool

@@ -42,6 +42,7 @@ def run_json(store: Path, run_id: str) -> dict[str, Any]:
     return written
 
 
+@pytest.mark.slow
 def test_the_profile_of_a_run(photos: Path, tmp_path: Path, weights_cache: Path) -> None:
     store = tmp_path / "store"
     words = ("run", photos, "--store", store, "--device", "cpu", "--threads", 2, "--set", "run.shard_rows=3")
@@ -67,6 +68,7 @@ def test_the_profile_of_a_run(photos: Path, tmp_path: Path, weights_cache: Path)
     assert "profile" not in run_json(store, plain["run_id"])
 
 
+@pytest.mark.slow
 def test_the_profile_of_extraction_alone(photos: Path, tmp_path: Path, weights_cache: Path) -> None:
     store = tmp_path / "store"
     answer("scan", photos, "--store", store, cache=weights_cache)
@@ -77,6 +79,7 @@ def test_the_profile_of_extraction_alone(photos: Path, tmp_path: Path, weights_c
         assert client.read("SELECT count(*) AS n FROM core.faces")["n"][0].as_py() == 0
 
 
+@pytest.mark.slow
 def test_the_lines_of_a_profile(photos: Path, tmp_path: Path, weights_cache: Path) -> None:
     words = ("run", photos, "--store", tmp_path / "store", "--device", "cpu", "--profile")
     lines = facepipe(*words, cache=weights_cache).stdout.splitlines()

@@ -91,6 +91,7 @@ def vectors_of(store: Path) -> dict[tuple[str, int], np.ndarray]:
     return {(Path(row["path"]).name, row["ordinal"]): found[row["face_id"]].embedding for row in rows}
 
 
+@pytest.mark.slow
 def test_a_store_changes_its_model_and_keeps_its_people(
     photos: Path, runner: Runner, settings: Settings, tmp_path: Path
 ) -> None:
@@ -150,6 +151,7 @@ def test_a_store_changes_its_model_and_keeps_its_people(
     assert face.identity.name == "Grace"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("posted", [False, True])
 def test_what_the_former_model_corrected_is_undone_by_the_new_one(
     photos: Path, runner: Runner, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, posted: bool
@@ -207,6 +209,7 @@ def test_what_the_former_model_corrected_is_undone_by_the_new_one(
     assert people_of(store)
 
 
+@pytest.mark.slow
 def test_other_settings_of_the_same_model(photos: Path, runner: Runner, settings: Settings, tmp_path: Path) -> None:
     store = tmp_path / "store"
     runner(photos)
@@ -230,6 +233,7 @@ def test_other_settings_of_the_same_model(photos: Path, runner: Runner, settings
     assert people_of(store)
 
 
+@pytest.mark.slow
 def test_a_build_that_is_stopped_goes_on(photos: Path, runner: Runner, settings: Settings, tmp_path: Path) -> None:
     runner(photos)
     stop, builds = threading.Event(), 1
@@ -248,6 +252,7 @@ def test_a_build_that_is_stopped_goes_on(photos: Path, runner: Runner, settings:
         pass
 
 
+@pytest.mark.slow
 def test_a_server_goes_on_through_build_swap_and_rollback(
     photos: Path, settings: Settings, tmp_path: Path, runner: Runner
 ) -> None:
@@ -298,6 +303,7 @@ def test_a_server_goes_on_through_build_swap_and_rollback(
     assert people_of(store)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("served", [False, True])
 def test_a_swap_decides_all_faces_again(
     photos: Path, runner: Runner, settings: Settings, tmp_path: Path, served: bool
@@ -347,6 +353,7 @@ def test_a_swap_decides_all_faces_again(
     assert same[0] == same[1]
 
 
+@pytest.mark.slow
 def test_a_swap_whose_regroup_changes_nothing(photos: Path, runner: Runner, settings: Settings, tmp_path: Path) -> None:
     store = tmp_path / "store"
     runner(photos)
@@ -360,6 +367,7 @@ def test_a_swap_whose_regroup_changes_nothing(photos: Path, runner: Runner, sett
     assert answer("check", "--store", store)["counts"]["faces_in_one_index_only"] == 0
 
 
+@pytest.mark.slow
 def test_an_encrypted_store(photos: Path, runner: Runner, settings: Settings, tmp_path: Path) -> None:
     """Its stored pictures serve with the key, and no picture lies open in it afterwards."""
     store, key = tmp_path / "store", tmp_path / "keys" / "master.key"
@@ -378,6 +386,7 @@ def test_an_encrypted_store(photos: Path, runner: Runner, settings: Settings, tm
     assert not [f for f in store.rglob("*") if f.is_file() and b"\xff\xd8\xff\xe0\x00\x10JFIF" in f.read_bytes()]
 
 
+@pytest.mark.slow
 def test_a_comparison_is_of_pairs_that_no_model_joined(
     photos: Path, runner: Runner, settings: Settings, tmp_path: Path
 ) -> None:

@@ -32,6 +32,7 @@ def _faces(store: Path) -> list[tuple[str, str, str]]:
     return [(Path(f[0]).name, f[3], Path(f[6].split("#")[0]).name if f[6] else "") for f in snapshot(store)["faces"]]
 
 
+@pytest.mark.slow
 def test_finds_the_two_people(photos: Path, runner: Runner, tmp_path: Path) -> None:
     report = runner(photos)
     assert (report.images, report.new, report.changed, report.already_in) == (10, 10, 0, 0)
@@ -57,6 +58,7 @@ def test_finds_the_two_people(photos: Path, runner: Runner, tmp_path: Path) -> N
     assert_whole(tmp_path / "store")
 
 
+@pytest.mark.slow
 def test_the_report_says_what_to_expect_of_the_threshold(
     photos: Path, runner: Runner, settings: Settings, tmp_path: Path
 ) -> None:
@@ -87,6 +89,7 @@ def test_the_report_says_what_to_expect_of_the_threshold(
     assert of_next.detail.startswith(f"main of default: about {joins:.2g} wrong joins per 1,000 photos at T = 0.54; ")
 
 
+@pytest.mark.slow
 def test_uncalibrated_distances_are_said_at_each_run(photos: Path, settings: Settings, tmp_path: Path) -> None:
     none = dataclasses.replace(settings, model=dataclasses.replace(settings.model, calibration="none"))
     for used in (none, settings):  # making the store, and using it
@@ -109,6 +112,7 @@ def findings(settings: Settings, store: Path, subject: str) -> list[Finding]:
     return [finding for finding in examine(settings, store) if finding.subject == subject]
 
 
+@pytest.mark.slow
 def test_the_same_run_again_does_no_image_work(
     photos: Path, runner: Runner, settings: Settings, tmp_path: Path
 ) -> None:
@@ -123,6 +127,7 @@ def test_the_same_run_again_does_no_image_work(
     assert snapshot(tmp_path / "store") == before
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("loaded_once")
 def test_new_and_changed_files_are_taken_up(photos: Path, runner: Runner, tmp_path: Path) -> None:
     runner(photos)
@@ -136,6 +141,7 @@ def test_new_and_changed_files_are_taken_up(photos: Path, runner: Runner, tmp_pa
     assert runner(photos).already_in == 11
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("loaded_once")
 def test_what_was_seen_once_is_no_new_sighting(photos: Path, runner: Runner, tmp_path: Path) -> None:
     """A row of the manifest whose file goes, comes back, and goes again."""
@@ -157,6 +163,7 @@ def test_what_was_seen_once_is_no_new_sighting(photos: Path, runner: Runner, tmp
     assert [p[4] for p in snapshot(tmp_path / "store")["persons"]] == [1]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("loaded_once")
 def test_a_known_photo_in_another_directory_makes_its_own_identity(
     photos: Path, runner: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -179,6 +186,7 @@ def test_a_known_photo_in_another_directory_makes_its_own_identity(
     assert_whole(tmp_path / "store")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("loaded_once")
 def test_scan_extract_group_are_the_run_in_steps(
     photos: Path, runner: Runner, settings: Settings, tmp_path: Path
@@ -203,6 +211,7 @@ def test_scan_extract_group_are_the_run_in_steps(
     assert pictures(tmp_path / "steps") == pictures(tmp_path / "store")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("loaded_once")
 def test_pictures_are_made_of_new_references_only_and_are_the_same_however_they_are_had(
     photos: Path, runner: Runner, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -225,6 +234,7 @@ def test_pictures_are_made_of_new_references_only_and_are_the_same_however_they_
     assert pictures(tmp_path / "no-room") == pictures(tmp_path / "store")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("loaded_once")
 @pytest.mark.parametrize("photo", ["there", "gone"])
 def test_pictures_are_cut_from_the_photo_where_a_run_was_killed_before_its_commit(
@@ -278,6 +288,7 @@ def test_ctrl_c_finishes_the_shard_and_the_same_command_goes_on(
     assert "unfinished run" in progress.notes[0]
 
 
+@pytest.mark.slow
 def test_the_next_shard_is_extracted_while_one_is_committed(photos: Path, runner: Runner, tmp_path: Path) -> None:
     first: list[Path] = []
 
@@ -294,6 +305,7 @@ def test_the_next_shard_is_extracted_while_one_is_committed(photos: Path, runner
     assert {file.stem for file in first} >= {"00000", "00001"}
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("loaded_once")
 def test_the_photo_of_a_known_person_is_recognised(
     photos: Path, runner: Runner, settings: Settings, tmp_path: Path
@@ -322,6 +334,7 @@ def test_other_settings_than_the_stores_are_refused(photos: Path, runner: Runner
         runner(photos, settings=weights)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("loaded_once")
 @pytest.mark.faces
 def test_broken_files_all_end_as_rows(faces_dir: Path, runner: Runner, tmp_path: Path) -> None:

@@ -110,6 +110,7 @@ def _opens(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return opened
 
 
+@pytest.mark.slow
 def test_a_second_run_opens_only_what_changed(
     photos: Path, runner: Runner, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -162,6 +163,7 @@ def _places(store: Path) -> dict[str, list[Any]]:
     return {Path(path).name: rest for path, *rest in zip(*table.to_pydict().values(), strict=True)}
 
 
+@pytest.mark.slow
 def test_a_moved_photo_keeps_all_it_has(photos: Path, runner: Runner, settings: Settings, tmp_path: Path) -> None:
     """Among them one that was broken, one without a face, and one of two with the same bytes."""
     store = tmp_path / "store"
@@ -190,6 +192,7 @@ def test_a_moved_photo_keeps_all_it_has(photos: Path, runner: Runner, settings: 
     assert_whole(store)
 
 
+@pytest.mark.slow
 def test_a_square_photo_that_is_turned_and_turned_back_keeps_its_person(
     astronaut_path: Path, runner: Runner, tmp_path: Path
 ) -> None:
@@ -197,6 +200,7 @@ def test_a_square_photo_that_is_turned_and_turned_back_keeps_its_person(
     _turn_there_and_back(runner, {tmp_path / "square" / "a.png": astronaut_path}, tmp_path / "store")
 
 
+@pytest.mark.slow
 @pytest.mark.faces
 def test_a_turned_square_on_which_a_poor_face_is_found(faces_dir: Path, runner: Runner, tmp_path: Path) -> None:
     """In the first the detector finds one when the photo lies on its left side, in the second on its right."""
@@ -239,6 +243,7 @@ def _references(store: Path) -> dict[str, int]:
     return {row["person"]: row["face_id"] for row in rows}
 
 
+@pytest.mark.slow
 def test_a_vanished_photo_is_marked_until_it_is_back(
     photos: Path, runner: Runner, settings: Settings, tmp_path: Path
 ) -> None:
@@ -302,6 +307,7 @@ def test_a_store_of_an_earlier_version_is_read_once_more(
     assert (runner(photos).already_in, opened) == (10, [])
 
 
+@pytest.mark.slow
 def test_deleted_persons_come_back_with_a_new_photo_only(
     two: Path, runner: Runner, settings: Settings, tmp_path: Path
 ) -> None:
@@ -376,6 +382,7 @@ def test_a_scan_that_was_cut_off_binds_nobody(
         assert client.run_row(str(report.run_id)).settings["match"]["threshold"] == 1.5
 
 
+@pytest.mark.slow
 def test_a_planned_run_keeps_its_thresholds_and_says_so(two: Path, settings: Settings, tmp_path: Path) -> None:
     settings = dataclasses.replace(settings, run=dataclasses.replace(settings.run, shard_rows=1))
     stop = threading.Event()
@@ -408,6 +415,7 @@ def _flip(file: Path) -> None:
     file.write_bytes(data)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "damage",
     [Path.unlink, lambda file: file.write_bytes(file.read_bytes()[:-9]), _flip],
@@ -436,6 +444,7 @@ def test_a_run_whose_manifest_is_damaged_is_planned_anew(
     assert run(request).already_in == 10
 
 
+@pytest.mark.slow
 def test_shards_are_bounded_in_pixels_and_the_store_is_the_same(
     photos: Path, runner: Runner, settings: Settings, tmp_path: Path
 ) -> None:
@@ -455,6 +464,7 @@ def test_shards_are_bounded_in_pixels_and_the_store_is_the_same(
     assert_whole(tmp_path / "small")
 
 
+@pytest.mark.slow
 def test_an_abandoned_run_keeps_what_is_in_and_binds_nobody(photos: Path, settings: Settings, tmp_path: Path) -> None:
     store = tmp_path / "store"
     request = _stopped_run(photos, store, settings)
@@ -485,6 +495,7 @@ def test_another_threshold_holds_for_new_photos_only_and_the_run_says_so(
     assert "decided with threshold = 0.54" in note
 
 
+@pytest.mark.slow
 def test_a_resumed_run_counts_each_photo_once(
     two: Path, photos: Path, runner: Runner, settings: Settings, tmp_path: Path
 ) -> None:
@@ -550,6 +561,7 @@ def test_an_error_leaves_no_threads(photos: Path, settings: Settings, tmp_path: 
     assert [t.name for t in after if t.name.startswith(("commit", "decode", "hash", "store"))] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batches", [0, 2], ids=["at once", "after two batches"])
 def test_a_device_that_is_lost_midway_ends_the_run_and_the_same_command_goes_on(
     batches: int, photos: Path, settings: Settings, archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

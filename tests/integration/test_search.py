@@ -74,6 +74,7 @@ def rounded(report: str) -> Any:
     return json.loads(report, parse_float=lambda text: round(float(text), 5))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "damage",
     [

@@ -30,6 +30,7 @@ def with_weights(settings: Settings, name: str) -> Settings:
     return dataclasses.replace(settings, model=dataclasses.replace(settings.model, weights=name))
 
 
+@pytest.mark.slow
 def test_the_two_people_are_told_apart_in_a_store_of_128_dimensions(
     photos: Path, runner: Runner, settings: Settings, tmp_path: Path
 ) -> None:
@@ -49,6 +50,7 @@ def test_the_two_people_are_told_apart_in_a_store_of_128_dimensions(
     assert len(snapshot(tmp_path / "store")["persons"]) == 2
 
 
+@pytest.mark.slow
 def test_the_other_embedder_never_writes_to_it(
     photos: Path, runner: Runner, settings: Settings, tmp_path: Path
 ) -> None:

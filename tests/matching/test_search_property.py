@@ -142,6 +142,7 @@ def assert_same(got: Nearest, expected: Nearest) -> None:
     assert got.ranks.tobytes() == expected.ranks.tobytes()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("quantize", [True, False], ids=["int8", "float32"])
 def test_search_is_brute_force_bit_for_bit(quantize: bool, device: str, full: bool) -> None:
     @settings(max_examples=300 if full else 80, suppress_health_check=[HealthCheck.too_slow])

@@ -401,6 +401,7 @@ assert [os.waitpid(child, 0)[1] for child in children] == [0, 0, 0]
 """
 
 
+@pytest.mark.slow
 def test_processes_make_it_once(source: Source, runtime: OpenVino) -> None:
     command = [sys.executable, "-W", "error", "-c", PROCESSES, runtime.version, str(runtime.cache)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}  # a process that forks must have one thread
@@ -461,6 +462,7 @@ assert not events, events
 """
 
 
+@pytest.mark.slow
 def test_openvino_calls_nobody_and_leaves_no_file(runtime: OpenVino, tmp_path: Path) -> None:
     """Its telemetry, when imported, looks up an analytics service and writes an id into the home folder."""
     home = tmp_path / "home"
@@ -494,6 +496,7 @@ def resolved(request: pytest.FixtureRequest) -> ResolvedWeights:
     return resolve(request.param, None, request.getfixturevalue(cache))
 
 
+@pytest.mark.slow
 def test_an_embedder_answers_as_in_torch(resolved: ResolvedWeights, crops: dict[int, torch.Tensor]) -> None:
     """Batches of one, of more than one call's, and any between; each crop alone as among others; in several threads."""
     runtime = chosen(resolved.path.parent, calls=2)
@@ -515,6 +518,7 @@ def test_an_embedder_answers_as_in_torch(resolved: ResolvedWeights, crops: dict[
     torch.testing.assert_close(several(faces), embeddings[: len(faces)], atol=2e-6, rtol=0)
 
 
+@pytest.mark.slow
 def test_in_bfloat16_it_is_near(resolved: ResolvedWeights, crops: dict[int, torch.Tensor]) -> None:
     runtime = chosen(resolved.path.parent)
     exact = load_embedder(resolved, CPU, runtime=runtime)
@@ -603,6 +607,7 @@ assert found == [1], found
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("torchs", ["embedder", "detector"])
 def test_torch_uses_the_settings_threads_if_it_is_loaded_late(torchs: str, weights_cache: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "FACEPIPE_CACHE": str(weights_cache)}

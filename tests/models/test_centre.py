@@ -70,6 +70,7 @@ def test_without_the_centre_the_weights_calibration_does_not_hold(weights_cache:
     assert "centred" in without.calibration["note"]
 
 
+@pytest.mark.slow
 def test_the_extractor_of_a_store_centres_as_the_store_does(weights_cache: Path, tmp_path: Path) -> None:
     crops = torch.rand((2, 3, 160, 160), generator=torch.Generator().manual_seed(1)) * 255
     found = {}

@@ -68,6 +68,7 @@ def check_frozen(inception_resnet: Embedder, crops: list[FloatArray]) -> FloatAr
     return found
 
 
+@pytest.mark.slow
 def test_inception_resnet_embeds_ten_crops_of_two_people(
     inception_resnet: Embedder, hopper_path: Path, astronaut_path: Path
 ) -> None:
@@ -78,6 +79,7 @@ def test_inception_resnet_embeds_ten_crops_of_two_people(
     assert products[5:, 5:].min() > products[:5, 5:].max()
 
 
+@pytest.mark.slow
 @pytest.mark.faces
 def test_inception_resnet_embeds_ten_photographs(inception_resnet: Embedder, faces_dir: Path) -> None:
     photos = sorted((faces_dir / "lfw-view1" / "images").rglob("*.jpg"))[::150][:10]
@@ -178,6 +180,7 @@ def test_sface_crops_and_embeds_two_people(
     assert min(products[:3, :3].min(), products[3:, 3:].min()) > 0.6 > 0.3 > products[:3, 3:].max()
 
 
+@pytest.mark.slow
 @pytest.mark.faces
 def test_sface_crops_and_embeds_fifteen_photographs(reference: Reference, sface: Embedder, faces_dir: Path) -> None:
     photos = sorted((faces_dir / "lfw-view1" / "images").rglob("*.jpg"))[::100][:15]

@@ -189,6 +189,7 @@ def test_a_truncated_converted_file_is_refused(cache: Path, size: int) -> None:
         resolve("casia-webface", None, cache)
 
 
+@pytest.mark.slow
 def test_two_processes_convert_at_once(tmp_path: Path) -> None:
     program = (
         "import sys; from pathlib import Path; from pipeline.models.weights import resolve;"

@@ -31,6 +31,7 @@ def _change(photo: Path) -> None:
     os.utime(photo, ns=(entry.st_atime_ns, entry.st_mtime_ns))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ahead", [True, False])
 def test_what_was_noted_later_than_now_is_read_again(photos: Path, tmp_path: Path, ahead: bool) -> None:
     """A clock that went backwards gives a changed file the times that it had: here all that was noted is the same."""
@@ -52,6 +53,7 @@ def test_what_was_noted_later_than_now_is_read_again(photos: Path, tmp_path: Pat
     assert problems(store) == []
 
 
+@pytest.mark.slow
 def test_a_file_system_without_ctime_is_read_every_night(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -94,6 +94,7 @@ def archive(tmp_path: Path) -> Archive:
     return Archive(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_photo_that_is_saved_again_keeps_its_face(archive: Archive) -> None:
     """Whatever its quality is now: the person is known by it, and was seen no more often."""
     archive.write("a.png", Shown(1))
@@ -119,6 +120,7 @@ def test_a_photo_that_is_saved_again_keeps_its_face(archive: Archive) -> None:
     assert archive.run().already_in == 2
 
 
+@pytest.mark.slow
 def test_back_and_forth_is_a_change_each_time(archive: Archive) -> None:
     one, other = photo(Shown(1)), photo(Shown(1, 3))
     path = archive.write("a.png")
@@ -133,6 +135,7 @@ def test_back_and_forth_is_a_change_each_time(archive: Archive) -> None:
     assert list(archive.persons().values()) == [(None, 1)]
 
 
+@pytest.mark.slow
 def test_faces_that_change_places_keep_their_persons(archive: Archive) -> None:
     """As in a photo that was turned: wherever they are now."""
     archive.write("a.png", Shown(1), Shown(2))
@@ -146,6 +149,7 @@ def test_faces_that_change_places_keep_their_persons(archive: Archive) -> None:
     assert [occurrence for _, occurrence in archive.persons().values()] == [1, 1]
 
 
+@pytest.mark.slow
 def test_a_photo_that_lies_on_its_side_keeps_what_it_showed(archive: Archive) -> None:
     path = archive.write("a.png", Shown(1), Shown(2))
     archive.run()
@@ -162,6 +166,7 @@ def test_a_photo_that_lies_on_its_side_keeps_what_it_showed(archive: Archive) ->
     assert statuses == ["replaced", "replaced", "ok"]
 
 
+@pytest.mark.slow
 def test_a_square_that_lies_on_its_side_keeps_what_it_showed(archive: Archive) -> None:
     path = archive.write("a.png", Shown(1))
     archive.run()
@@ -174,6 +179,7 @@ def test_a_square_that_lies_on_its_side_keeps_what_it_showed(archive: Archive) -
     assert [row["person"] for row in archive.faces().values()] == [row["person"] for row in before.values()]
 
 
+@pytest.mark.slow
 def test_a_poor_face_on_a_photo_that_lies_on_its_side_replaces_nobody(archive: Archive) -> None:
     """The detector finds one in some of them; it looks like none of those that the photo showed."""
     archive.write("a.png", Shown(1))
@@ -189,6 +195,7 @@ def test_a_poor_face_on_a_photo_that_lies_on_its_side_replaces_nobody(archive: A
     assert (after["person"], after["reference"]) == (before["person"], True)
 
 
+@pytest.mark.slow
 def test_turned_by_exif_only(archive: Archive) -> None:
     """The pixels lie on their side, and EXIF says so: upright, all is where it was."""
     path = archive.write("a.png", Shown(1), Shown(2))
@@ -205,6 +212,7 @@ def test_turned_by_exif_only(archive: Archive) -> None:
     assert all(row["reference"] for row in after.values())
 
 
+@pytest.mark.slow
 def test_a_resized_photo(archive: Archive, monkeypatch: pytest.MonkeyPatch) -> None:
     """Boxes are compared as parts of the photo: its faces are too poor to be like the earlier ones."""
 
@@ -228,6 +236,7 @@ def test_a_resized_photo(archive: Archive, monkeypatch: pytest.MonkeyPatch) -> N
     assert [row["person"] for row in archive.faces().values()] == [row["person"] for row in before.values()]
 
 
+@pytest.mark.slow
 def test_who_is_cropped_away_leaves(archive: Archive) -> None:
     archive.write("a.png", Shown(1), Shown(2), Shown(3), Shown(4))
     archive.write("b.png", Shown(2, 1))
@@ -248,6 +257,7 @@ def test_who_is_cropped_away_leaves(archive: Archive) -> None:
     assert four not in archive.persons()
 
 
+@pytest.mark.slow
 def test_a_stranger_at_the_same_place_is_nobody_who_was_there(archive: Archive) -> None:
     archive.write("DSC_0001.png", Shown(1))
     archive.run()
@@ -262,6 +272,7 @@ def test_a_stranger_at_the_same_place_is_nobody_who_was_there(archive: Archive) 
     assert len(archive.persons()) == 2  # who had no name is gone
 
 
+@pytest.mark.slow
 def test_the_report_says_who_lost_and_gained_faces(archive: Archive) -> None:
     """By name, or by the beginning of the id. A merged set is one, and who loses one face for another lost none."""
     archive.write("a.png", Shown(1), Shown(2), Shown(3), Shown(4))
@@ -317,6 +328,7 @@ def report_in_store(archive: Archive, run_id: str) -> dict[str, Any]:
     return report
 
 
+@pytest.mark.slow
 def test_a_resumed_run_says_whom_the_first_part_changed(archive: Archive) -> None:
     for name, person in (("a.png", 1), ("b.png", 2)):
         archive.write(name, Shown(person))
@@ -340,6 +352,7 @@ def test_a_resumed_run_says_whom_the_first_part_changed(archive: Archive) -> Non
     assert changes == [("a.png", "deleted"), ("a.png", "gained"), ("b.png", "deleted"), ("b.png", "gained")]
 
 
+@pytest.mark.slow
 def test_files_that_exchange_names(archive: Archive) -> None:
     """Who is seen at another path now stays who it is: what is there is decided before what was there leaves."""
     for name, person in (("a.png", 1), ("b.png", 2)):
@@ -356,6 +369,7 @@ def test_files_that_exchange_names(archive: Archive) -> None:
     assert all(row["reference"] for row in after.values())
 
 
+@pytest.mark.slow
 def test_what_was_stated_of_a_face_is_stated_of_the_one_that_it_is_now(archive: Archive) -> None:
     archive.write("a.png", Shown(1), Shown(2), Shown(3))
     archive.write("b.png", Shown(4))
@@ -377,6 +391,7 @@ def test_what_was_stated_of_a_face_is_stated_of_the_one_that_it_is_now(archive: 
     assert [fact["kind"] for fact in facts] == ["is", "nobody"]
 
 
+@pytest.mark.slow
 def test_a_copy_of_the_old_bytes_keeps_its_faces_and_what_was_stated(archive: Archive, tmp_path: Path) -> None:
     first = archive.write("a.png", Shown(1))
     archive.write("b.png", Shown(2))
@@ -399,6 +414,7 @@ def test_a_copy_of_the_old_bytes_keeps_its_faces_and_what_was_stated(archive: Ar
     assert {row["face_id"] for row in stated} == {faces[name, 0]["face_id"] for name in ("a.png", "copy.png")}
 
 
+@pytest.mark.slow
 def test_an_edited_photo_beside_its_original(archive: Archive) -> None:
     """The original is new, with the bytes that the path had before: those leave, and can't be used for it."""
     archive.write("a.png", Shown(1))
@@ -412,6 +428,7 @@ def test_an_edited_photo_beside_its_original(archive: Archive) -> None:
     assert archive.persons() == {before: (None, 2)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", ["truncated", "folder"])
 def test_a_file_that_cannot_be_used_now_takes_nothing_away(archive: Archive, damage: str) -> None:
     path = archive.write("a.png", Shown(1))
@@ -433,6 +450,7 @@ def test_a_file_that_cannot_be_used_now_takes_nothing_away(archive: Archive, dam
     assert {row["status"] for row in rows} == {"replaced", "ok"}
 
 
+@pytest.mark.slow
 def test_people_who_are_merged_and_hidden(archive: Archive) -> None:
     archive.write("a.png", Shown(1), Shown(2), Shown(3))
     archive.write("b.png", Shown(1, 1))
@@ -458,6 +476,7 @@ def test_people_who_are_merged_and_hidden(archive: Archive) -> None:
     assert parents[two] is None
 
 
+@pytest.mark.slow
 def test_the_last_person_of_a_directory(archive: Archive) -> None:
     path = archive.write("a.png", Shown(1))
     archive.run()
@@ -466,6 +485,7 @@ def test_the_last_person_of_a_directory(archive: Archive) -> None:
     assert archive.read("SELECT 1 AS x FROM core.directories") == []
 
 
+@pytest.mark.slow
 def test_who_is_on_no_photo_that_can_be_read_is_known_without_a_picture(
     archive: Archive, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -506,6 +526,7 @@ def made_of(store: Path) -> dict[str, Any]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "point", ["commit_shard.begin", "commit_shard.commit", "commit_shard.committed", "object.write"]
 )
@@ -529,6 +550,7 @@ def test_a_run_that_fails_goes_on_as_if_nothing_was(archive: Archive, tmp_path: 
     assert made_of(archive.store) == made_of(tmp_path / "undisturbed")
 
 
+@pytest.mark.slow
 def test_what_a_failed_run_was_replacing_the_next_command_erases(archive: Archive, tmp_path: Path) -> None:
     archive.write("a.png", Shown(1), Shown(2))
     archive.write("b.png", Shown(3))
@@ -558,6 +580,7 @@ def _split(service: Any, _: str) -> None:
     service.correct(CorrectionRequest(1, "main", "move", [], [1]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", [None, _renamed, _forgotten, _split])
 def test_beside_a_server_what_is_put_right_meanwhile_counts(
     archive: Archive, change: Callable[[Any, str], None] | None, monkeypatch: pytest.MonkeyPatch

@@ -162,6 +162,7 @@ def test_an_account_reads_its_own_changes(people: People) -> None:
     assert people.client.changes(0, people.account).entries == people.client.changes(0).entries
 
 
+@pytest.mark.slow
 def test_a_copy_that_reads_changes_equals_the_store(people: People) -> None:
     """A reader that asks for each named id what it is now, and drops those that are gone, has what the store has."""
     rng = np.random.default_rng(3)

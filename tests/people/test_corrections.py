@@ -57,6 +57,7 @@ def test_a_move_to_nobody_and_of_a_rejected_face(people: People) -> None:
         people.correct("split", people.two, faces=(7,))
 
 
+@pytest.mark.slow
 def test_without_faces_the_named_stay_and_others_go(people: People) -> None:
     people.correct("name", people.three, name="Cid")
     before = people.state()
@@ -169,6 +170,7 @@ def test_undone_all_is_as_it_was(people: People, kind: str) -> None:
         people.correct("undo")
 
 
+@pytest.mark.slow
 def test_all_steps_are_undone_one_after_another(people: People) -> None:
     """An unmerge and an unhide, too, which need something to undo."""
     more = {
@@ -287,6 +289,7 @@ def test_what_cannot_be_is_said_and_nothing_is_done(people: People) -> None:
         people.correct("merge", people.two, people.one)
 
 
+@pytest.mark.slow
 def test_a_posted_face_stays_with_its_person_through_every_verb(people: People) -> None:
     """One person has no other face, another one is known by one since a post replaced the reference."""
     posted = people.service.post(people.account, "main", photo(Shown(9)), PostRequest()).faces[0].person
@@ -373,6 +376,7 @@ def test_copies_of_a_pinned_face_are_who_it_is(people: People, store: Path, tmp_
         assert two.occurrence == 3  # the copy counts, the move does not
 
 
+@pytest.mark.slow
 def test_who_was_forgotten_is_not_taken_up_again(people: People, store: Path, tmp_path: Path) -> None:
     people.correct("name", people.one, name="Ann")
     people.correct("move", people.one, faces=(6,))
@@ -409,6 +413,7 @@ def test_who_was_forgotten_is_not_taken_up_again(people: People, store: Path, tm
         assert bare not in [row["digest"] for row in digests]
 
 
+@pytest.mark.slow
 def test_a_photo_of_forgotten_people_alone_stays_out_wherever_it_comes_again(
     people: People, store: Path, tmp_path: Path
 ) -> None:
@@ -466,6 +471,7 @@ def test_nobody_is_known_by_a_copy_of_a_face_that_is_too_poor(people: People, st
         assert check_store(client).problems == []
 
 
+@pytest.mark.slow
 def test_no_photo_names_who_was_forgotten(people: People, store: Path, tmp_path: Path) -> None:
     """Nor one whose face was moved away before."""
     people.close()

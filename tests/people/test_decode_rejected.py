@@ -124,6 +124,7 @@ def regroup(store: Path, *words: object) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("held", ["alone", "served"])
 def test_it_gives_what_the_laxer_gate_gives_and_can_be_undone(archive: Path, store: Path, held: str) -> None:
     strict, lax = state(store), state(archive / "lax")
@@ -203,6 +204,7 @@ def test_who_is_stated_to_be_nobody_stays_out_and_a_stop_changes_nothing(store: 
     assert state(store)["rejected"] == {"05.png/1", "08.png/0"}
 
 
+@pytest.mark.slow
 def test_a_directory_of_rejected_faces_gets_its_first_people(tmp_path: Path) -> None:
     write_photo(tmp_path / "photos", "a.png", Shown(1, 0, POOR))
     store = make_store(tmp_path / "store")
@@ -215,6 +217,7 @@ def test_a_directory_of_rejected_faces_gets_its_first_people(tmp_path: Path) -> 
     assert state(store) == nobody
 
 
+@pytest.mark.slow
 @pytest.mark.faces
 def test_it_does_so_with_real_photos(
     faces_dir: Path, extractor: BatchExtractor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -243,6 +246,7 @@ def test_it_does_so_with_real_photos(
         np.testing.assert_allclose(decoded["vectors"][face], vector, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_vectors_that_share_a_file_with_others_go_and_come_again(store: Path) -> None:
     """A file that a fold made and rewrote keeps what else is in it, though the lowest face comes again."""
     settings = with_gate(SETTINGS, **LAX)
@@ -266,6 +270,7 @@ def test_vectors_that_share_a_file_with_others_go_and_come_again(store: Path) ->
         people.service.close()
 
 
+@pytest.mark.slow
 def test_vectors_that_come_again_before_a_fold_are_no_damage(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Their first ones are still in a file, first beside pending ones, then beside those in another file."""
     settings = with_gate(SETTINGS, **LAX)

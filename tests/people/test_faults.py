@@ -87,6 +87,7 @@ def writes_before_the_commit(store: LocalStore, change: str, service: IdentitySe
     return list(dict.fromkeys(met[: met.index(next(point for point in met if point.endswith(".commit"))) + 1]))
 
 
+@pytest.mark.slow
 def test_on_a_broken_disk_nothing_is_changed(prepared: Path, tmp_path: Path, change: str, full: bool) -> None:
     """Each write before the COMMIT fails, by default every third; then there is room again."""
     with same_each_time(), served(prepared, tmp_path / "store") as (store, service):
@@ -104,6 +105,7 @@ def test_on_a_broken_disk_nothing_is_changed(prepared: Path, tmp_path: Path, cha
         assert_answers_from(store, service)
 
 
+@pytest.mark.slow
 def test_what_fails_after_the_commit_is_in(prepared: Path, tmp_path: Path, late: str, full: bool) -> None:
     """The disk fails while it is recorded, or files go that are needed no more; by default at every fourteenth."""
     met: list[str] = []
@@ -165,6 +167,7 @@ ERASING = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", ERASING.values(), ids=ERASING)
 def test_what_a_broken_disk_leaves_of_an_erasure_the_next_command_erases(
     prepared: Path, tmp_path: Path, words: tuple[str, ...], full: bool, caplog: pytest.LogCaptureFixture
@@ -193,6 +196,7 @@ def test_what_a_broken_disk_leaves_of_an_erasure_the_next_command_erases(
         assert held(store) & erased == set(), point
 
 
+@pytest.mark.slow
 def test_an_erasure_that_cannot_be_finished_is_told_first(
     prepared: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

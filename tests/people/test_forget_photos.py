@@ -208,6 +208,7 @@ def test_photos_of_others_are_unknown_and_nothing_is_done(people: People) -> Non
     assert (people.state(), media_rows(people.client)) == before
 
 
+@pytest.mark.slow
 def test_later_runs_leave_out_what_no_other_photo_has(people: People, store: Path, tmp_path: Path) -> None:
     """A copy keeps its faces, and its bytes may come again. A path stays out whatever its bytes are."""
     people.close()
@@ -241,6 +242,7 @@ def test_later_runs_leave_out_what_no_other_photo_has(people: People, store: Pat
     assert problems(store) == []
 
 
+@pytest.mark.slow
 def test_many_photos_take_as_many_statements_as_few(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: Path, people: People
 ) -> None:
@@ -308,6 +310,7 @@ def test_nothing_else_changes(people: People) -> None:
     assert (after["references"], after["facts"]) == (before["references"], before["facts"])
 
 
+@pytest.mark.slow
 def test_copies_that_leave_together_hand_their_facts_on_once(tmp_path: Path) -> None:
     photos, store = tmp_path / "photos", make_store(tmp_path / "store")
     original = write_photo(photos, "a.png", Shown(1))

@@ -74,6 +74,7 @@ def committed(store: Path) -> set[int]:
     return {int(Path(path).stem) for path in rows}
 
 
+@pytest.mark.slow
 def test_a_build_that_is_killed_at_random(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full: bool) -> None:
     """No face that is committed is embedded again."""
     kills, photos, random = (30, 1500, Random(1)) if full else (3, 150, Random(1))

@@ -111,6 +111,7 @@ def ids(report: RunReport) -> tuple[int, int, int]:
     return report.renamed, report.relabelled, report.unsettled
 
 
+@pytest.mark.slow
 def test_a_person_all_of_whose_photos_have_a_new_name_has_it(nights: Nights) -> None:
     odd = ["x" * 1000, "👩‍👩‍👧 \U0001f1e9\U0001f1ea", "ברטה\u202e", 'a"b,\\ c', "O'Neil; DROP TABLE"]
     nights.shows(a=Shown(1), b=Shown(1, 1), c=Shown(2), **{f"odd{k}": Shown(10 + k) for k in range(len(odd))})
@@ -129,6 +130,7 @@ def test_a_person_all_of_whose_photos_have_a_new_name_has_it(nights: Nights) -> 
     assert problems(nights.store) == []
 
 
+@pytest.mark.slow
 def test_a_folder_that_is_renamed_renames_its_person(nights: Nights, held: IdentityService | None) -> None:
     """Undone it is not done again."""
     write_photo(nights.photos / "Anna", "a.png", Shown(1))
@@ -156,6 +158,7 @@ def test_a_folder_that_is_renamed_renames_its_person(nights: Nights, held: Ident
     assert nights.names()["a"] == "Anna"
 
 
+@pytest.mark.slow
 def test_a_photo_among_others_becomes_another_persons(nights: Nights, held: IdentityService | None) -> None:
     """Its person's reference, put into the folder of somebody who is there, and of somebody new."""
     for number in range(4):
@@ -206,6 +209,7 @@ def test_who_came_in_meanwhile_with_the_name_is_meant(nights: Nights, monkeypatc
     assert sorted(row.name or "" for row in nights.with_people(lambda people: people.all())) == ["Anna", "Dora"]
 
 
+@pytest.mark.slow
 def test_undone_all_is_as_it_was(nights: Nights) -> None:
     nights.shows(a=Shown(1), b=Shown(1, 1), c=Shown(2), d=Shown(3), e=Shown(3, 1))
     nights.say(a="Anna", b="Anna", c="Cid", d="Dora", e="Dora")
@@ -219,6 +223,7 @@ def test_undone_all_is_as_it_was(nights: Nights) -> None:
     assert problems(nights.store) == []
 
 
+@pytest.mark.slow
 def test_who_was_renamed_by_hand_is_listed_until_it_is_settled(nights: Nights) -> None:
     nights.shows(a=Shown(1), b=Shown(1, 1))
     nights.say(a="Anna", b="Anna")
@@ -240,6 +245,7 @@ def test_who_was_renamed_by_hand_is_listed_until_it_is_settled(nights: Nights) -
     assert ids(nights.say(a="Carla", b="Carla")) == (1, 0, 0)  # by labels again
 
 
+@pytest.mark.slow
 def test_one_person_with_several_new_names(nights: Nights) -> None:
     nights.shows(a=Shown(1), b=Shown(1, 1))
     nights.say(a="Anna", b="Anna")
@@ -251,6 +257,7 @@ def test_one_person_with_several_new_names(nights: Nights) -> None:
     assert ids(nights.say(a="Berta", b="Berta")) == (1, 0, 0)
 
 
+@pytest.mark.slow
 def test_corrections_of_users_come_first(nights: Nights) -> None:
     nights.shows(a=Shown(1), b=Shown(1, 1), c=Shown(1, 2), d=Shown(1, 3), e=Shown(1, 4), z=Shown(2))
     said = dict.fromkeys("abcde", "Anna") | {"z": "Zoe"}
@@ -275,6 +282,7 @@ def test_corrections_of_users_come_first(nights: Nights) -> None:
     assert nights.facts() == facts
 
 
+@pytest.mark.slow
 def test_a_name_that_several_people_have_says_of_no_face_whose_it_is(nights: Nights) -> None:
     nights.shows(a=Shown(1), b=Shown(1, 1), c=Shown(2), d=Shown(3))
     nights.say(a="Anna", b="Anna", c=("Cid", "1"), d=("Cid", "2"))
@@ -285,6 +293,7 @@ def test_a_name_that_several_people_have_says_of_no_face_whose_it_is(nights: Nig
     assert owners["a"] == owners["d"] != owners["c"]
 
 
+@pytest.mark.slow
 def test_what_a_label_does_not_say_stays(nights: Nights) -> None:
     nights.shows(a=Shown(1), b=Shown(1, 1), c=Shown(2))
     nights.say(a=(None, None), b=(None, None), c=("Cid", "7"))
@@ -295,6 +304,7 @@ def test_what_a_label_does_not_say_stays(nights: Nights) -> None:
     assert nights.say(a=("Anna", "1"), b="Anna", c=(None, None)).labels_changed == 0
 
 
+@pytest.mark.slow
 def test_an_external_id_given_by_hand_is_kept(nights: Nights) -> None:
     nights.shows(a=Shown(1))
     nights.say(a="Anna")
@@ -305,6 +315,7 @@ def test_an_external_id_given_by_hand_is_kept(nights: Nights) -> None:
     assert nights.called() == {"a": ("Berta", "7")}
 
 
+@pytest.mark.slow
 def test_photos_with_another_name_before_are_no_obstacle(nights: Nights) -> None:
     """A photo of Zoe that a run took for Anna's."""
     nights.shows(a=Shown(1), b=Shown(1, 1), z=Shown(1, 2))
@@ -315,6 +326,7 @@ def test_photos_with_another_name_before_are_no_obstacle(nights: Nights) -> None
     assert nights.names() == {"a": "Berta", "b": "Berta", "z": "Zora"}
 
 
+@pytest.mark.slow
 def test_a_merged_person_is_one(nights: Nights) -> None:
     nights.shows(a=Shown(1), b=Shown(2))
     nights.say(a="Anna", b="Bea")
@@ -328,6 +340,7 @@ def test_a_merged_person_is_one(nights: Nights) -> None:
 NFC, NFD = "Zo\u00eb", "Zoe\u0308"
 
 
+@pytest.mark.slow
 def test_a_name_in_another_form_of_unicode_is_the_same(nights: Nights) -> None:
     nights.shows(a=Shown(1), b=Shown(1, 1), c=Shown(2), d=Shown(2, 1))
     assert nights.say(a=NFC, b=NFD, c="Cid", d="Cid").label_conflicts == []
@@ -352,6 +365,7 @@ def test_the_name_of_who_was_forgotten_is_nowhere_in_another_form(nights: Nights
     assert nights.names() == {"b": "Bob", "c": "Bob"}
 
 
+@pytest.mark.slow
 def test_photos_that_vanished_do_not_count_and_edited_ones_by_their_new_label(nights: Nights) -> None:
     nights.shows(a=Shown(1), b=Shown(1, 1), c=Shown(1, 2))
     nights.say(a="Anna", b="Anna", c="Anna")
@@ -365,6 +379,7 @@ def test_photos_that_vanished_do_not_count_and_edited_ones_by_their_new_label(ni
     assert nights.say(a="Berta", b="Zoe", c="Anna").labels_changed == 0
 
 
+@pytest.mark.slow
 def test_a_photo_that_was_edited_earlier_is_no_obstacle(nights: Nights) -> None:
     nights.shows(a=Shown(1), b=Shown(1, 1))
     nights.say(a="Anna", b="Anna")
@@ -384,6 +399,7 @@ def test_of_rows_for_one_photo_the_first_counts(nights: Nights) -> None:
     assert nights.names() == {"a": "Berta"}
 
 
+@pytest.mark.slow
 def test_labels_of_photos_that_show_nobody_are_only_noted(nights: Nights) -> None:
     nights.shows(a=Shown(1), poor=Shown(2, 0, 0.1))
     write_photo(nights.photos, "none.png")
@@ -453,6 +469,7 @@ def _forgotten_before(nights: Nights, said: dict[str, Said]) -> None:
     assert nights.say(**said).changed == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", [_split, _named_and_split, _undone, _forgotten_before])
 def test_the_name_of_who_was_forgotten_is_nowhere(nights: Nights, change: Callable[..., None]) -> None:
     """Nor a digest of it, and not by photos that show others and were saved again."""
@@ -487,6 +504,7 @@ def test_who_has_the_former_name_of_who_was_forgotten_keeps_labels(nights: Night
     assert [(row["name"], row["extra"]) for row in kept] == [(None, None), ("Anna", '{"place": "away"}')]
 
 
+@pytest.mark.slow
 def test_a_face_stays_where_nobody_could_be_known_by_another(nights: Nights) -> None:
     nights.settings = replace(SETTINGS, run=replace(SETTINGS.run, on_missing="keep"))
     nights.shows(a=Shown(1), b=Shown(1, 1), c=Shown(2), d=Shown(2, 1))
@@ -503,6 +521,7 @@ def test_a_face_stays_where_nobody_could_be_known_by_another(nights: Nights) -> 
     assert problems(nights.store) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("point", ["plan_run.committed", "change.commit", "change.committed"])
 def test_a_night_that_broke_off_is_repeated(nights: Nights, point: str) -> None:
     nights.shows(a=Shown(1), b=Shown(1, 1), c=Shown(2), d=Shown(3))

@@ -69,6 +69,7 @@ def moved(photos: Path, night: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
     return new
 
 
+@pytest.mark.slow
 def test_all_stays_but_the_paths(photos: Path, moved: Path, night: Path) -> None:
     before = _rows(night)
     tried = dry_run(RunRequest(moved, night, SETTINGS, moved_from=photos))
@@ -89,6 +90,7 @@ def test_all_stays_but_the_paths(photos: Path, moved: Path, night: Path) -> None
     assert problems(night) == []
 
 
+@pytest.mark.slow
 def test_the_same_command_the_next_night_goes_on(photos: Path, moved: Path, night: Path) -> None:
     _run(moved, night, photos)
     (moved / "a1.png").rename(moved / "z.png")
@@ -98,6 +100,7 @@ def test_the_same_command_the_next_night_goes_on(photos: Path, moved: Path, nigh
     assert progress.notes[-1] == f"The store has nothing from {photos} any more: its photos are those of {moved}."
 
 
+@pytest.mark.slow
 def test_what_changed_on_the_way_is_found_as_on_any_night(photos: Path, night: Path, tmp_path: Path) -> None:
     new = photos.rename(tmp_path / "new")
     (new / "a1.png").rename(new / "z.png")
@@ -110,6 +113,7 @@ def test_what_changed_on_the_way_is_found_as_on_any_night(photos: Path, night: P
     assert problems(night) == []
 
 
+@pytest.mark.slow
 def test_what_was_forgotten_where_it_was_stays_out(photos: Path, night: Path, tmp_path: Path) -> None:
     """Also a photo that was saved again, before the archive moved or after."""
     with open_store(night, SETTINGS, command="test") as store:
@@ -125,6 +129,7 @@ def test_what_was_forgotten_where_it_was_stays_out(photos: Path, night: Path, tm
     assert _paths(night) == [str(new / name) for name in ("a1.png", "a2.png", "b-both.png", "e-poor.png")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["forget", "delete"])
 def test_a_photo_that_showed_only_deleted_people_leaves_digests_alone(
     photos: Path, night: Path, tmp_path: Path, how: str
@@ -153,6 +158,7 @@ def test_a_photo_that_showed_only_deleted_people_leaves_digests_alone(
     assert (report.new, problems(night)) == (0, [])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("point", ["begin_run.committed", "plan_run.commit", "plan_run.committed", "finish_run.commit"])
 def test_killed_at_any_point_the_same_command_ends_it(photos: Path, moved: Path, night: Path, point: str) -> None:
     before = _rows(night)
@@ -166,6 +172,7 @@ def test_killed_at_any_point_the_same_command_ends_it(photos: Path, moved: Path,
     assert (_rows(night), _paths(night), problems(night)) == (before, _named(moved), [])
 
 
+@pytest.mark.slow
 def test_beside_a_server(photos: Path, moved: Path, night: Path) -> None:
     with serving(night):
         assert _run(moved, night, photos).already_in == 6
@@ -179,6 +186,7 @@ def test_an_old_folder_that_still_holds_files_is_noted(photos: Path, moved: Path
     assert progress.notes[-1].startswith(f"{photos} still holds files.")
 
 
+@pytest.mark.slow
 def test_a_manifest_and_what_lies_beside_it(photos: Path, night: Path, tmp_path: Path) -> None:
     """A relative row, an absolute one elsewhere, and one that names no file; the manifest gets another name, too."""
     store, old = make_store(tmp_path / "other"), tmp_path / "old"
@@ -223,12 +231,14 @@ class TestRefused:
         with pytest.raises(UsageError, match="is SOURCE"):
             _run(photos, night, photos / ".." / photos.name)
 
+    @pytest.mark.slow
     def test_both_are_in(self, photos: Path, night: Path, tmp_path: Path) -> None:
         new = Path(shutil.copytree(photos, tmp_path / "new"))
         run_over(new, night)
         with pytest.raises(UsageError, match=r"6 photos from .*new beside 6 from .*two sources"):
             _run(new, night, photos)
 
+    @pytest.mark.slow
     def test_a_run_is_not_finished(self, photos: Path, night: Path, tmp_path: Path) -> None:
         new = Path(shutil.copytree(photos, tmp_path / "new"))
         for source in (photos, new):

@@ -33,6 +33,7 @@ def no_models(*_: object) -> None:
     raise AssertionError("models were asked for")
 
 
+@pytest.mark.slow
 def test_a_night_without_new_photos_has_a_run_of_its_own(
     photos: Path, night: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -56,6 +57,7 @@ def test_a_night_without_new_photos_has_a_run_of_its_own(
     assert problems(night) == []
 
 
+@pytest.mark.slow
 def test_changed_and_forgotten_photos_are_listed_the_forgotten_ones_not_in_the_store(photos: Path, night: Path) -> None:
     with LocalStore.open(night, command="test") as client:
         client.submit(lambda catalog: forgotten.remember(catalog, 1, forgotten.PATH, [str(photos / "x.png")]))
@@ -80,6 +82,7 @@ def test_scan_finishes_a_run_that_has_nothing_to_extract(photos: Path, night: Pa
     assert scan(RunRequest(photos, night, SETTINGS)).moved == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "point", ["begin_run.committed", "manifest.rename", "plan_run.commit", "plan_run.committed", "report.rename"]
 )
@@ -122,6 +125,7 @@ def ids_of(store: Path) -> list[str]:
 class TestForget:
     """The photos: six of three people. Person 3 is on one alone, `d3.png`, and person 2 on two."""
 
+    @pytest.mark.slow
     def test_a_missing_photo_goes_with_its_faces_and_who_is_on_no_other(self, photos: Path, night: Path) -> None:
         (photos / "d3.png").unlink()
         tried = dry_run(RunRequest(photos, night, FORGETTING))
@@ -139,6 +143,7 @@ class TestForget:
         again = forgetting(photos, night)
         assert (again.vanished, again.forgotten_missing, again.run_id) == (0, 0, report.run_id)
 
+    @pytest.mark.slow
     def test_it_stays_out_by_path_and_by_bytes(self, photos: Path, night: Path) -> None:
         data = (photos / "d3.png").read_bytes()
         (photos / "d3.png").unlink()
@@ -150,6 +155,7 @@ class TestForget:
         assert (report.new, report.forgotten) == (1, 2)
         assert len(people_of(night)) == 3
 
+    @pytest.mark.slow
     def test_a_named_person_stays(self, photos: Path, night: Path) -> None:
         with open_store(night) as opened:
             opened.people.name(opened.people.all()[2].person_id, "Dee")
@@ -157,6 +163,7 @@ class TestForget:
         forgetting(photos, night)
         assert people_of(night)[2] == ("Dee", 0)
 
+    @pytest.mark.slow
     def test_where_many_are_missing_none_is_forgotten_unless_that_is_wanted(self, photos: Path, night: Path) -> None:
         for name in ("d3.png", "c2.png"):
             (photos / name).unlink()
@@ -179,6 +186,7 @@ class TestForget:
         assert forgetting(photos, night, 0.49).too_many_missing == 3
         assert forgetting(photos, night, 0.5).forgotten_missing == 3
 
+    @pytest.mark.slow
     def test_what_earlier_nights_missed_goes_unless_it_is_back(self, photos: Path, night: Path) -> None:
         away = photos.parent / "away.png"
         (photos / "d3.png").rename(away)
@@ -193,6 +201,7 @@ class TestForget:
         assert [json.loads(summary)["vanished"] for summary in summaries] == [0, 2, 0]
         assert "c2.png" not in str(summaries)
 
+    @pytest.mark.slow
     def test_who_is_on_a_new_photo_stays_the_same_person(self, photos: Path, night: Path) -> None:
         """The photo was saved again, under another name."""
         before = ids_of(night)
@@ -212,6 +221,7 @@ class TestForget:
         listed = [line.strip() for line in report.lines() if line.strip().startswith(("vanished", "forgotten", "and"))]
         assert listed == [f"vanished: {photos / 'd3.png'}", f"forgotten: {photos / 'c2.png'}"]
 
+    @pytest.mark.slow
     def test_of_a_manifest_rows_go_that_are_no_longer_there_or_have_no_file(self, photos: Path, tmp_path: Path) -> None:
         store, manifest = make_store(tmp_path / "store"), tmp_path / "list.csv"
         names = sorted(path.name for path in photos.iterdir())
@@ -224,6 +234,7 @@ class TestForget:
         again = forgetting(manifest, store, 0.5)  # the row of a2.png is still there
         assert (again.forgotten_files, again.statuses, problems(store)) == ([str(photos / "a2.png")], {}, [])
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("point", ["plan_run.committed", "change.commit", "change.committed"])
     def test_the_next_night_ends_it(
         self, photos: Path, night: Path, point: str, monkeypatch: pytest.MonkeyPatch

@@ -45,6 +45,7 @@ def stored(store: Path) -> list[tuple[str, str]]:
     return [(row["directory"], Path(row["path"]).name) for row in rows]
 
 
+@pytest.mark.slow
 def test_a_source_in_two_directories(photos: Path, store: Path) -> None:
     for directory in ("a", "b", "a", "b"):
         report = run_over(photos, store, settings=FORGET, directory=directory)
@@ -64,6 +65,7 @@ def test_a_row_of_a_manifest_for_another_directory(photos: Path, store: Path, tm
     assert {("x", OUT), ("y", OUT)} <= set(stored(store))
 
 
+@pytest.mark.slow
 def test_a_photo_that_moved_to_another_source(photos: Path, store: Path, tmp_path: Path) -> None:
     write_photo(tmp_path / "others", "q.png", Shown(9))
     both = {"settings": FORGET, "further_sources": (tmp_path / "others",)}

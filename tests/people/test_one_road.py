@@ -143,6 +143,7 @@ class TestConstraints:
 
 
 class TestRequests:
+    @pytest.mark.slow
     def test_each_is_logged_and_can_be_undone(self, people: People) -> None:
         account = people.account
         states = [people.state()]
@@ -243,6 +244,7 @@ def counted(state: dict[str, Any]) -> list[Any]:
 
 
 class TestUndo:
+    @pytest.mark.slow
     def test_an_undo_can_be_undone(self, people: People) -> None:
         before = people.state()
         made = people.correct("split", people.one, faces=(1,))
@@ -279,6 +281,7 @@ class TestUndo:
         people.correct("undo", undo_origin="api")
         assert [each["origin"] for each in log(people)] == ["api", "user"]
 
+    @pytest.mark.slow
     def test_no_constraint_comes_back_that_contradicts_another(self, people: People) -> None:
         people.correct("move", people.two, faces=(1,))
         people.correct("undo")
@@ -361,6 +364,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return fill(tmp_path_factory.mktemp("undo")) / "store"
 
 
+@pytest.mark.slow
 def test_undone_in_any_order_the_store_is_whole(template: Path, tmp_path: Path) -> None:
     """Random corrections, by users and requests, and random undos of them: memory and store stay one, and whole."""
     numbers = iter(range(10**6))

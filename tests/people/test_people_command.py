@@ -51,6 +51,7 @@ def who_is(service: IdentityService | None, face: Shown) -> str | None:
     return found.person.root.name if found.person else None
 
 
+@pytest.mark.slow
 def test_every_verb(store: Path, served: IdentityService | None, archive: Path) -> None:
     one, two, three = (row["person_id"] for row in ask(store, "list")["people"])
     before = ask(store, "list")
@@ -255,6 +256,7 @@ def test_the_library_does_the_same(store: Path, served: IdentityService | None) 
         assert opened.people.of(directory="other").all() == []
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("served")
 def test_undo_says_which_correction_it_takes_back_and_asks(store: Path) -> None:
     one, two, _ = (row["person_id"] for row in ask(store, "list")["people"])
@@ -317,6 +319,7 @@ def test_the_log_says_what_was_changed_and_by_whom(store: Path) -> None:
     assert shown[1].endswith("1 face  undone")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("served")
 def test_what_names_nobody_or_another_directory_is_said_and_nothing_is_done(store: Path) -> None:
     one, two, _ = (row["person_id"] for row in ask(store, "list")["people"])

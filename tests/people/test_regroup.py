@@ -151,6 +151,7 @@ def ask(store: Path, *words: object, exit_code: int = 0, stdin: str | None = Non
     return answer
 
 
+@pytest.mark.slow
 def test_the_threshold_of_the_runs_changes_nothing(store: Path) -> None:
     before = tables(store)
     answer = ask(store, "--yes", "--threshold", RUN_T)
@@ -160,6 +161,7 @@ def test_the_threshold_of_the_runs_changes_nothing(store: Path) -> None:
     assert tables(store) == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("threshold", [0.0, 0.03, STRICT, 1.5, LAX, LAXER, 3.0])
 def test_the_partition_is_that_of_a_sequential_grouping(people: Regrouped, threshold: float) -> None:
     before, first = people.state(), people.partition()
@@ -235,6 +237,7 @@ def assert_kept(people: Regrouped, facts: set[tuple[Any, ...]], records: dict[st
     assert roots[people.person_of(9)] != roots[people.person_of(11)]  # unmerged
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("threshold", [STRICT, RUN_T, LAXER, 3.9])
 def test_corrections_stay(people: Regrouped, threshold: float) -> None:
     correct_all(people)
@@ -253,6 +256,7 @@ def test_corrections_stay(people: Regrouped, threshold: float) -> None:
         assert people.state() == before
 
 
+@pytest.mark.slow
 def test_corrections_stay_through_one_threshold_after_another(people: Regrouped) -> None:
     correct_all(people)
     facts = people.facts()
@@ -451,6 +455,7 @@ def test_of_many_new_people_nothing_is_asked_for_each(people: Regrouped, monkeyp
     assert len({str(person.image_guid)[:FOLDER_DIGITS] for person in stored if person.person_id in new}) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("held", ["alone", "served"])
 def test_the_command_shows_asks_and_does(store: Path, held: str) -> None:
     before = tables(store)

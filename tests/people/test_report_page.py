@@ -123,6 +123,7 @@ def test_a_run_leaves_a_page_that_needs_nothing_else(photos: Path, tmp_path: Pat
     assert problems(tmp_path / "store") == []
 
 
+@pytest.mark.slow
 def test_a_night_without_photos_leaves_what_it_found(photos: Path, tmp_path: Path) -> None:
     first = run_named(photos, store := make_store(tmp_path / "store"))
     assert run_named(photos, store).pages == first.pages  # nothing new: no run
@@ -159,6 +160,7 @@ def test_who_was_renamed_is_on_the_page_until_forgotten(photos: Path, tmp_path: 
     assert eda[:8] not in page.text
 
 
+@pytest.mark.slow
 def test_the_page_goes_with_the_photo_that_gave_a_stored_picture(photos: Path, tmp_path: Path) -> None:
     """Of a run that another photo of the person came with."""
     run_named(photos, store := make_store(tmp_path / "store"))
@@ -180,6 +182,7 @@ def test_the_page_goes_with_a_posted_image_that_gave_a_stored_picture(photos: Pa
     assert problems(store) == []
 
 
+@pytest.mark.slow
 def test_a_page_shows_no_photo_that_the_same_command_forgets(photos: Path, tmp_path: Path) -> None:
     """It gave the picture of a person whom new photos of the first source show as well."""
     gone = write_photo(tmp_path / "more", "1.png", Shown(1, 6))
@@ -296,6 +299,7 @@ def test_people_who_may_be_one_stand_side_by_side(tmp_path: Path) -> None:
     assert "Perhaps one person" not in Page(tmp_path / "page.html").headings
 
 
+@pytest.mark.slow
 def test_a_run_is_compared_with_everybody_but_hidden_people(tmp_path: Path) -> None:
     """Each run with those who came before; whom nobody is like is in the histogram only."""
     calibration = Calibration(thresholds=((1e-5, 0.3), (1e-3, 3.0))).as_dict()
@@ -351,6 +355,7 @@ def test_a_page_of_a_run_reads_what_the_run_brought(
     assert not [sql for sql in asked if "main.persons" in sql]
 
 
+@pytest.mark.slow
 def test_a_command_reads_a_directory_once(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """For the photos of two sources, the missing ones that are forgotten, and the pages."""
     gone = write_photo(tmp_path / "more", "1.png", Shown(6))
@@ -420,6 +425,7 @@ def test_a_source_that_fails_takes_no_page_from_those_before(photos: Path, tmp_p
     assert (folder / "report.html").is_file()
 
 
+@pytest.mark.slow
 def test_a_page_of_which_nothing_is_noted_is_found_and_made_anew(photos: Path, tmp_path: Path) -> None:
     """As where a kill came after somebody was forgotten who was on a page in the making."""
     report = run_named(photos, store := make_store(tmp_path / "store"))

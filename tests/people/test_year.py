@@ -116,6 +116,7 @@ def year(tmp_path_factory: pytest.TempPathFactory, full: bool) -> Iterator[Year]
         yield year
 
 
+@pytest.mark.slow
 def test_each_night_is_as_predicted(year: Year) -> None:
     assert year.corrected >= 40
     assert problems(year.store) == []

@@ -112,6 +112,7 @@ def test_without_a_folder_each_process_compiles_for_itself(folder: Path, answer:
     assert kept(folder) == []
 
 
+@pytest.mark.slow
 def test_what_takes_long_is_told_of_and_nothing_else(folder: Path) -> None:
     """Two functions are compiled, and one line says so, on standard error."""
     assert run(folder, str(folder / "kernel.py")).stderr == ""  # where nobody asked for the log
@@ -132,6 +133,7 @@ def test_the_loops_of_detection_are_told_of_before_they_are_compiled(tmp_path: P
     assert told == TOLD
 
 
+@pytest.mark.slow
 def test_an_error_in_the_loop_is_raised(folder: Path) -> None:
     (folder / "part.py").write_text(PART.format(number="unknown"))
     with pytest.raises(AssertionError, match="unknown"):

@@ -53,6 +53,7 @@ def switches() -> Iterator[None]:
     _leave_tf32.cache_clear()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("centred", [False, True])
 @pytest.mark.parametrize(("precision", "least"), [("float16", 0.9999), ("bfloat16", 0.999)])
 def test_half_precision_is_near_float32(
@@ -132,6 +133,7 @@ def test_without_the_library_no_run_begins(
         load_extractor(settings, identity, tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", ["auto", "float32", "bfloat16"])
 def test_the_precision_reaches_the_embedder(
     weights_cache: Path, crops: torch.Tensor, tmp_path: Path, precision: str

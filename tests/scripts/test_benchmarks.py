@@ -51,6 +51,7 @@ def test_detect_annotated_boxes(faces_dir: Path) -> None:
     assert figures["from_40_px"]["recall"] == 1
 
 
+@pytest.mark.slow
 def test_open(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     words = ["--people", "30", "--repeats", "1", "--templates", tmp_path, "--commands"]
     figures = bench(bench_open, *words, "people name", "people show")["open"]
@@ -251,6 +252,7 @@ def test_search(bench: Bench) -> None:
     assert figures["ratio_1_to_numpy"] > 0
 
 
+@pytest.mark.slow
 def test_a_search_that_is_not_exact_fails() -> None:
     view, queries, _ = bench_search.make_task(5000)
     for query, positions in zip(queries, bench_search.brute_force(view, queries, 7), strict=True):
@@ -263,6 +265,7 @@ def test_a_search_that_is_not_exact_fails() -> None:
         bench_search.assert_exact(dataclasses.replace(view, codes=certain), queries, 10)
 
 
+@pytest.mark.slow
 def test_memory(bench: Bench, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench_memory, "photos", lambda *_: sorted(photos.rglob("*_0001.jpg")))
     words = ["--faces", photos, "--work", tmp_path, "--repeats", 3, "--max-growth", 9]
@@ -322,6 +325,7 @@ def test_a_page_that_loses_answers_fails() -> None:
         bench_page.check_asked(answers, [("d", "c")])
 
 
+@pytest.mark.slow
 def test_writer(bench: Bench, tmp_path: Path) -> None:
     figures = bench(bench_writer, "--work", tmp_path / "work", "--crop-bytes", "400", "--tasks", "520", "300:400")
     more, known = figures["writer"]["520"], figures["writer"]["300:400"]

@@ -104,6 +104,7 @@ def test_without_time_steps_are_left_out(
     assert "skipped env              0.0 s  5 s were left: --only env runs it" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_without_the_device_steps_are_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -47,6 +47,7 @@ def add(chain: Recording, number: int) -> int:
     return chain.size + number
 
 
+@pytest.mark.slow
 def test_two_processes_share_the_lists(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
     passive = {"OMP_WAIT_POLICY": "passive"}
@@ -78,6 +79,7 @@ class Hasty(Recording):
         return super().__call__(list(numbers))
 
 
+@pytest.mark.slow
 def test_processes_that_read_ahead_have_their_own_lists() -> None:
     with Workers(Variant(Hasty, 2, 1, (1,), {"OMP_WAIT_POLICY": "passive"}, reads_ahead=True)) as workers:
         workers.wait()
@@ -88,6 +90,7 @@ def test_processes_that_read_ahead_have_their_own_lists() -> None:
     assert all(len(one) == 1 for one in process)
 
 
+@pytest.mark.slow
 def test_a_failure_is_reported(capfd: pytest.CaptureFixture[str]) -> None:
     workers = Workers(Variant(Failing, 1, 1, (1,), {"OMP_WAIT_POLICY": "passive"}))
     with workers:

@@ -101,6 +101,7 @@ def _facepipe(*words: object) -> dict[str, Any]:
 # Runs
 
 
+@pytest.mark.slow
 def test_a_run_through_the_server_equals_a_run_without(
     photos: Path, plain: Path, extractor: BatchExtractor, tmp_path: Path
 ) -> None:
@@ -114,6 +115,7 @@ def test_a_run_through_the_server_equals_a_run_without(
     assert_whole(tmp_path / "store")
 
 
+@pytest.mark.slow
 def test_a_second_run_through_the_server_knows_what_moved_and_what_went(
     photos: Path, extractor: BatchExtractor, tmp_path: Path
 ) -> None:
@@ -194,6 +196,7 @@ def test_the_run_is_killed_and_the_same_command_finishes(
     assert_whole(store)
 
 
+@pytest.mark.slow
 def test_posts_go_on_while_shards_are_handed_over(
     photos: Path, plain: Path, extractor: BatchExtractor, tmp_path: Path
 ) -> None:
@@ -266,6 +269,7 @@ def test_a_run_into_an_encrypted_store_leaves_nothing_readable(
 # Other commands
 
 
+@pytest.mark.slow
 def test_commands_answer_the_same_with_and_without_a_server(
     photos: Path, store: Path, extractor: BatchExtractor, tmp_path: Path
 ) -> None:
@@ -479,6 +483,7 @@ def test_a_server_that_does_not_answer_is_named(store: Path, token: str | None) 
     assert caught.value.exit_code == 52
 
 
+@pytest.mark.slow
 def test_the_address_of_another_machine_is_not_called(store: Path) -> None:
     with LocalStore.open(store, command="serve") as client:
         client.announce("http://127.0.0.1:9")

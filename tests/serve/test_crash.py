@@ -225,6 +225,7 @@ def test_killed_at_a_fault_point(forked_servers: Forker, undisturbed: Undisturbe
     assert contents(store) == whole
 
 
+@pytest.mark.slow
 def test_killed_while_it_makes_a_correction_for_a_command(forked_servers: Forker, tmp_path: Path) -> None:
     store = prepare(tmp_path)
     with LocalStore.open(store, command="test") as client:

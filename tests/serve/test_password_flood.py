@@ -42,6 +42,7 @@ def flood(live: LiveServer) -> Iterator[Callable[[str], None]]:
         until(lambda: not live.server.server_state.tasks, "checks still wait", 30)
 
 
+@pytest.mark.slow
 def test_a_flood_does_not_reach_a_verified_client_of_the_same_address(
     live: LiveServer, flood: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -56,6 +57,7 @@ def test_a_flood_does_not_reach_a_verified_client_of_the_same_address(
             assert time.monotonic() - start < 2
 
 
+@pytest.mark.slow
 def test_a_flood_does_not_reach_a_new_client_of_another_address(clients: Clients, flood: Callable[[str], None]) -> None:
     flood("127.0.0.2")
     flood("127.0.0.3")

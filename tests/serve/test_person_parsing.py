@@ -47,6 +47,7 @@ CODED = [name for name in PARAMETERS if name.endswith("-BASE64")]
 (CODED_SCHEMA,) = {json.dumps(PARAMETERS[name]): PARAMETERS[name] for name in CODED}.values()
 
 
+@pytest.mark.slow
 @given(value=st.from_regex(CODED_SCHEMA["pattern"], fullmatch=True))
 def test_base64_that_the_description_allows_is_accepted(value: str) -> None:
     if len(value) <= CODED_SCHEMA["maxLength"]:

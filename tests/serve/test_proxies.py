@@ -52,6 +52,7 @@ def test_a_trusted_proxy_has_no_share_of_the_connections(proxied: LiveServer) ->
                 place.leave()
 
 
+@pytest.mark.slow
 def test_an_attacker_behind_a_proxy_locks_out_nobody_else(proxied: LiveServer) -> None:
     guesses = [guess(proxied, number, ATTACKER) for number in range(100)]
     assert guesses == [401] * MAX_FAILURES + [429] * (100 - MAX_FAILURES)
@@ -67,6 +68,7 @@ def test_an_attacker_cannot_take_another_address(proxied: LiveServer) -> None:
     assert ask(proxied, USER, "bob") == 200
 
 
+@pytest.mark.slow
 def test_nobody_is_taken_for_a_proxy_unasked(live: LiveServer) -> None:
     guesses = [guess(live, number, f"203.0.113.{number}", "mallory") for number in range(MAX_FAILURES + 5)]
     assert guesses == [401] * MAX_FAILURES + [429] * 5

@@ -226,6 +226,7 @@ def population(asked: LiveServer) -> Population:
     return Population(asked)
 
 
+@pytest.mark.slow
 @schema.parametrize()
 @settings(
     max_examples=max(1, EXAMPLES // len(OPERATIONS)),

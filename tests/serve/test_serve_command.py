@@ -48,6 +48,7 @@ def log_of(store: Path) -> Path:
     return store.parent / "server.log"
 
 
+@pytest.mark.slow
 def test_a_server_with_tls_and_two_ports_that_stops_in_good_order(
     store: Path, certificate: Certificate, hopper: bytes
 ) -> None:
@@ -183,6 +184,7 @@ main(sys.argv[1:])
 """
 
 
+@pytest.mark.slow
 def test_what_never_ends_does_not_keep_it_alive(store: Path, hopper: bytes) -> None:
     """A post whose thread hangs where nothing can stop it."""
     command = [sys.executable, "-c", STUCK, "serve", "--store", str(store), "--port", "0", "--json", "--device", "cpu"]

@@ -31,6 +31,7 @@ def test_other_user_ids_are_refused(client: LocalStore, user_id: str) -> None:
     assert client.accounts() == []
 
 
+@pytest.mark.slow
 def test_passwords_are_salted_and_verified() -> None:
     password = generate_password()
     encoded = hash_password(password)

@@ -116,6 +116,7 @@ def test_a_lost_file_is_found(store: Path, pattern: str, kind: str, damage: str)
     assert kinds(check(store)) == {kind}
 
 
+@pytest.mark.slow
 def test_flipped_bits_in_the_catalog_are_found_at_opening_or_by_check(store: Path) -> None:
     """One bit in every other block; only those in free blocks may pass. A refused opening must free the store."""
     file = store / "catalog-0001.duckdb"

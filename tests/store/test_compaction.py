@@ -125,6 +125,7 @@ def test_shards_of_a_run_are_rewritten_too(filled: LocalStore) -> None:
     assert check_store(filled).problems == []
 
 
+@pytest.mark.slow
 def test_many_small_shards_become_one(client: LocalStore, account: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compaction, "_SMALL_SHARDS", 3)
     monkeypatch.setattr(compaction, "SHARD_ROWS", 6)

@@ -176,6 +176,7 @@ def in_namespace(folder: Path, mount: str, script: str, *arguments: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scale", [1, 2000], ids=["small images", "large images"])
 def test_a_full_disk_loses_nothing_that_was_committed(tmp_path: Path, scale: int) -> None:
     """With large images the disk fills in an object, with small ones anywhere, the catalog's log included."""
@@ -183,17 +184,20 @@ def test_a_full_disk_loses_nothing_that_was_committed(tmp_path: Path, scale: int
     assert "full after" in in_namespace(tmp_path, mount, f"SCALE = {scale}\n" + FILL)
 
 
+@pytest.mark.slow
 def test_a_disk_that_is_full_at_a_checkpoint_of_the_log(tmp_path: Path) -> None:
     """DuckDB would report a durable commit as failed, and refuse all work until it is reopened."""
     mount = f"mount -t tmpfs -o size=14m tmpfs '{tmp_path}'"
     assert "full after" in in_namespace(tmp_path, mount, FULL_AT_THE_LOG)
 
 
+@pytest.mark.slow
 def test_a_creation_that_a_full_disk_stopped_is_no_damage(tmp_path: Path) -> None:
     mount = f"mount -t tmpfs -o size=8m tmpfs '{tmp_path}'"
     assert "full at" in in_namespace(tmp_path, mount, FULL_AT_CREATION)
 
 
+@pytest.mark.slow
 def test_on_a_read_only_disk_a_store_can_be_checked_and_exported_only(store: Path, tmp_path: Path) -> None:
     """Also one whose server was killed."""
     folder = tmp_path / "disk"

@@ -16,6 +16,7 @@ from tests.store import store_samples, test_reindex
 from tests.store.store_samples import assert_goes_on, at_fault_points, copied_at_points, of_version
 
 
+@pytest.mark.slow
 def test_every_declared_point_is_met(tmp_path: Path) -> None:
     seen: set[str] = set()
     with at_fault_points(seen.add):

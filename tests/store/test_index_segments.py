@@ -177,6 +177,7 @@ def test_a_first_reader_writes_many(client: LocalStore, account: int, monkeypatc
     assert_right(client)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("account")
 def test_small_ones_are_merged(client: LocalStore) -> None:
     """So that each reference is written a few times only, and there are few segments."""
@@ -257,6 +258,7 @@ def test_one_without_rows_is_deleted(client: LocalStore) -> None:
     assert_right(client)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("forget", [False, True], ids=["delete", "forget"])
 @pytest.mark.usefixtures("account")
 def test_after_one_fold_nothing_of_a_deleted_person_is_in_a_file(client: LocalStore, forget: bool) -> None:
@@ -548,6 +550,7 @@ def folded(client: LocalStore) -> tuple[object, ...]:
     return seen(client), [(rows, first) for rows, first, _ in segments_of(client)], tombstones_of(client)
 
 
+@pytest.mark.slow
 def test_killed_at_each_point_the_store_is_whole_and_goes_on(store: Path, tmp_path: Path, journeys: bool) -> None:
     with LocalStore.open(store, command="test") as client:
         erased, before = prepared(client), recorded(client)
@@ -781,6 +784,7 @@ def test_a_store_with_matrices_gets_segments(tmp_path: Path, version: int) -> No
     assert len(found) == rows >= 2
 
 
+@pytest.mark.slow
 def test_killed_at_each_point_of_an_upgrade(tmp_path: Path, journeys: bool) -> None:
     store, found = with_matrices(6, tmp_path), []
     copies = copied_at_points(store, tmp_path, lambda: found.append(upgraded(store)), every=journeys)

@@ -38,6 +38,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return fill(tmp_path_factory.mktemp("template"))
 
 
+@pytest.mark.slow
 def test_searches_see_what_is_recorded_and_what_is_erased_is_in_no_file(
     template: Path, tmp_path: Path, full: bool
 ) -> None:

@@ -102,6 +102,7 @@ def test_a_lost_log_is_refused_and_nothing_is_touched(killed: Path, damage: Call
     assert f"facepipe check --repair --store {killed}" in str(assert_refused(killed))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["first", "spread"])
 def test_a_flipped_bit_in_the_log_loses_nobody_in_silence(killed: Path, place: str) -> None:
     """Most of the first bits make DuckDB drop all of the log without an error."""

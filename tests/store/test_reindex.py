@@ -172,6 +172,7 @@ def posted(client: LocalStore, asked: Asked, model: str | None = None) -> None:
     client.commit(dataclasses.replace(change, measured=both))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("folded", [False, True])
 def test_changes_keep_both_generations(client: LocalStore, folded: bool) -> None:
     client.begin_generation(other_model())
@@ -221,6 +222,7 @@ def drop_a_photo_of(client: LocalStore, face_id: int) -> Change:
     return Change(1, "main", "forget_photos", USER, leaving=[face.media_id])
 
 
+@pytest.mark.slow
 def test_a_stand_in_is_the_best_other_face(client: LocalStore) -> None:
     """And another one when that is gone; with a picture only if it is the reference's."""
     people = [r for r in stored_people(client, 1, "main").persons if r.seq <= 3]
@@ -348,6 +350,7 @@ def contents(client: LocalStore) -> list[object]:
     return rows
 
 
+@pytest.mark.slow
 def test_a_reindex_that_is_killed_goes_on(client: LocalStore, tmp_path: Path, journeys: bool) -> None:
     client.close()
     copies = copied_at_points(client.path, tmp_path, lambda: reindex(client.path), every=False)
@@ -362,6 +365,7 @@ def test_a_reindex_that_is_killed_goes_on(client: LocalStore, tmp_path: Path, jo
             assert sound(after)
 
 
+@pytest.mark.slow
 def test_a_reindex_on_a_full_disk_goes_on(client: LocalStore, tmp_path: Path, full: bool) -> None:
     client.close()
     twin = shutil.copytree(client.path, tmp_path / "twin")

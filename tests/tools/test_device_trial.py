@@ -42,6 +42,7 @@ def by_subject(findings: Sequence[Finding]) -> dict[str, Finding]:
     return {finding.subject: finding for finding in findings}
 
 
+@pytest.mark.slow
 def test_the_device_is_compared_with_plain_torch_on_the_cpu(settings: Settings, device: str) -> None:
     run = dataclasses.replace(settings.run, device=device, mode="fast")  # the trial's mode is exact all the same
     found = by_subject(try_device(dataclasses.replace(settings, run=run)))

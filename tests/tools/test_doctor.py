@@ -153,6 +153,7 @@ def test_this_installation_is_fine() -> None:
     assert torch_problem() is None
 
 
+@pytest.mark.slow
 def test_a_torchvision_of_another_torch_is_named_with_its_cure(tmp_path: Path) -> None:
     package = tmp_path / "torchvision"
     package.mkdir()

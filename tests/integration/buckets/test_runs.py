@@ -93,6 +93,7 @@ def run_both(
     return first
 
 
+@pytest.mark.slow
 def test_from_a_failing_bucket_as_from_a_folder(
     tmp_path: Path, settings: Settings, photos: Path, client: Any, bucket: str, proxy: FaultyProxy
 ) -> None:
@@ -101,6 +102,7 @@ def test_from_a_failing_bucket_as_from_a_folder(
     run_both(tmp_path, settings, photos, client, bucket, proxy)
 
 
+@pytest.mark.slow
 def test_the_sample_photos_from_a_failing_bucket(
     tmp_path: Path, settings: Settings, client: Any, bucket: str, proxy: FaultyProxy
 ) -> None:
@@ -109,6 +111,7 @@ def test_the_sample_photos_from_a_failing_bucket(
     run_both(tmp_path, settings, tmp_path / "samples", client, bucket, proxy)
 
 
+@pytest.mark.slow
 @pytest.mark.faces
 def test_photographs_from_a_failing_bucket(
     tmp_path: Path, settings: Settings, faces_dir: Path, client: Any, bucket: str, proxy: FaultyProxy
@@ -133,6 +136,7 @@ def test_a_manifest_is_read_without_listing(
     assert proxy.asked == {"GET": 3 + 1, "HEAD": 3}
 
 
+@pytest.mark.slow
 def test_what_changes_in_a_bucket_is_taken_up(runner: Runner, uploaded: str, client: Any, photos: Path) -> None:
     runner(uploaded)
     put(client, f"{uploaded}/a1.jpg", (photos / "b2.jpg").read_bytes())
@@ -143,6 +147,7 @@ def test_what_changes_in_a_bucket_is_taken_up(runner: Runner, uploaded: str, cli
     assert (report.new, report.changed, report.vanished, report.already_in) == (1, 1, 1, 8)
 
 
+@pytest.mark.slow
 def test_a_file_that_moves_within_a_bucket_is_the_same(runner: Runner, uploaded: str, client: Any) -> None:
     runner(uploaded)
     bucket, _, key = uploaded.removeprefix("s3://").partition("/")
@@ -152,6 +157,7 @@ def test_a_file_that_moves_within_a_bucket_is_the_same(runner: Runner, uploaded:
     assert (report.moved, report.moved_files) == (1, [[f"{uploaded}/b1.jpg", f"{uploaded}/z/b1.jpg"]])
 
 
+@pytest.mark.slow
 def test_an_archive_that_moves_into_a_bucket(
     runner: Runner, photos: Path, client: Any, bucket: str, tmp_path: Path
 ) -> None:
@@ -213,6 +219,7 @@ def test_no_store_is_made_where_the_bucket_cannot_be_used(
     assert not (tmp_path / "store").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("fault", [RESET, UNAVAILABLE])
 def test_a_bucket_that_stops_answering_stops_the_run_and_it_goes_on(
@@ -231,6 +238,7 @@ def test_a_bucket_that_stops_answering_stops_the_run_and_it_goes_on(
     assert "missing" not in statuses(request.store).values()
 
 
+@pytest.mark.slow
 def test_photos_that_are_missing_from_a_bucket_are_forgotten_but_not_too_many(
     uploaded: str, client: Any, tmp_path: Path, settings: Settings
 ) -> None:
@@ -250,6 +258,7 @@ def test_photos_that_are_missing_from_a_bucket_are_forgotten_but_not_too_many(
         run(request)
 
 
+@pytest.mark.slow
 def test_what_is_not_listed_because_it_is_excluded_is_not_forgotten(
     uploaded: str, tmp_path: Path, settings: Settings
 ) -> None:
@@ -260,6 +269,7 @@ def test_what_is_not_listed_because_it_is_excluded_is_not_forgotten(
     assert run(dataclasses.replace(request, settings=without)).forgotten_missing == 0
 
 
+@pytest.mark.slow
 def test_the_stages_alone_and_a_dry_run(uploaded: str, tmp_path: Path, settings: Settings) -> None:
     request = RunRequest(uploaded, tmp_path / "store", settings)
     assert dry_run(request).new == 10

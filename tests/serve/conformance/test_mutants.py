@@ -77,6 +77,7 @@ def test_a_server_that_breaks_no_rule_passes(servers: MutantServers, hosting: st
     assert "skipped" not in output
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_mutant_is_caught(servers: MutantServers, name: str) -> None:
     mutant = MUTANTS[name]

@@ -248,6 +248,7 @@ def test_requests_a_trailing_slash_is_the_same_route(gallery: Gallery) -> None:
 # Overload
 
 
+@pytest.mark.slow
 def test_requests_overload_is_503_with_retry_after(cloud_process: Launched) -> None:
     """A bounded queue; full -> `503` with `Retry-After`, and the server continues. (This server's queue is short.)"""
     directory = cloud_process.account("bob").directory("main")

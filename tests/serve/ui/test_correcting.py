@@ -43,6 +43,7 @@ def correct(browser: Browser, kind: str, *persons: str, status: int = 200, **mor
     return browser.post("corrections", {"kind": kind, "persons": persons, **more}, status=status)
 
 
+@pytest.mark.slow
 def test_every_verb_and_its_undo(browser: Browser, server: LiveServer) -> None:
     one, two, three = ids(browser)
     before = state(browser)

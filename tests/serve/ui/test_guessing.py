@@ -63,6 +63,7 @@ def sign_in(client: httpx.Client, password: str) -> int:
     return client.post("/ui/api/session", json={"user": "ann", "password": password}, headers=PAGE).status_code
 
 
+@pytest.mark.slow
 def test_guesses_are_counted_while_the_owner_asks(door: Door) -> None:
     owner = door.client(door.owner)
     assert ask(owner, PASSWORD) == 200

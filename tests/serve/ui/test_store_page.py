@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from coded_faces import Shown
 
 from tests.people.coded_archive import make_store, run_over, write_photo
@@ -67,6 +68,7 @@ def test_runs_and_their_reports(tmp_path: Path, archive: Path, store: Path, brow
         browser.get(address.removeprefix("/ui/api/"), status=404)
 
 
+@pytest.mark.slow
 def test_a_report_that_names_other_paths_is_not_shown(tmp_path: Path, browser_at: BrowserAt) -> None:
     below, elsewhere = tmp_path / "below", tmp_path / "elsewhere"
     store = make_store(tmp_path / "store")
