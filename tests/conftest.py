@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from pipeline.extraction.extractor import BatchExtractor
 
 COMPILED = ("extraction.detection.network_kernels", "extraction.images.resampling_kernels", "matching.int8_kernels")
-JOURNEYS = ("tests/browser/", "tests/integration/cluster/")  # through Chromium and Ray
+# Through Chromium and Ray, a year of runs, kills at random, servers that break the contract.
+JOURNEYS = ("tests/browser/", "tests/integration/cluster/", "tests/people/test_year.py")
+JOURNEYS += ("tests/people/test_killed_reindex.py", "tests/serve/conformance/test_mutants.py")
 ALL = "TEST_ALL"  # set if slow tests and all journeys run
 REMEMBERED = "TEST_REMEMBERED"  # the folder of `remembering.py`, which loads torch
 

@@ -27,10 +27,10 @@ from pipeline.cli.output import dumps, emit, output_options
 from pipeline.cli.progress import open_progress
 from pipeline.config import CONTRACT_FMR, CONTRACT_THRESHOLD, without_secrets
 from pipeline.errors import UsageError
+from pipeline.texts import path_text
 
 if TYPE_CHECKING:
     from pipeline.evaluation.report import Report
-    from pipeline.texts import path_text
 
 # The settings of the embedder, and of the scale of its distances.
 MODEL_FLAGS = ("run.device", "run.threads", "model.weights", "model.weights_file")

@@ -124,6 +124,7 @@ def ended(places: dict[str, Path], weights_cache: Path) -> dict[str, tuple[int, 
     return result
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS)
 def test_no_torch(command: str, ended: dict[str, tuple[int, str]]) -> None:
     status, output = ended[command]

@@ -83,6 +83,7 @@ def test_the_comparison_of_a_folder(comparison: Report[SameFaces]) -> None:
     assert report["device"].startswith("cpu")
 
 
+@pytest.mark.slow
 def test_the_comparison_in_words(comparison: Report[SameFaces]) -> None:
     lines = list(comparison.lines())
     subjects = [line[:12].strip() for line in lines]
@@ -106,6 +107,7 @@ def test_photos_without_faces(tmp_path: Path, weights_cache: Path) -> None:
     assert report["facepipe"]["faces"] == report["reference"]["faces"] == 0
 
 
+@pytest.mark.slow
 def test_an_embedder_that_facenet_pytorch_does_not_have(photos: Path, sface_cache: Path) -> None:
     words = ("--weights", "sface", "--images", 4, "--repeats", 1, "--device", "cpu")
     report = answer("bench", photos, *words, cache=sface_cache)

@@ -61,6 +61,7 @@ def read(path: Path) -> Reader:
     return reader
 
 
+@pytest.mark.slow
 def test_a_page_needs_nothing_else(tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     pictures = [Picture("data:image/png;base64,AA==", "one"), Picture(None, "two")]

@@ -90,6 +90,7 @@ def test_compiled_loops_and_torch_find_the_same(
     assert np.abs(found.scores - expected.scores).max() <= 1e-4
 
 
+@pytest.mark.slow
 def test_suppression_across_levels_is_left_out_where_it_drops_nothing(
     any_networks: MtcnnNetworks, images: list[np.ndarray], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -105,6 +106,7 @@ def test_suppression_across_levels_is_left_out_where_it_drops_nothing(
     assert detector.counts[RNET].inputs < 3 * candidates
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("setting", ["onet_threshold", "min_confidence"])
 def test_a_higher_threshold_leaves_out_the_less_confident_faces(
     any_networks: MtcnnNetworks, images: list[np.ndarray], setting: str

@@ -256,6 +256,7 @@ def test_a_photo_without_a_face_has_an_empty_list(extractor: BatchExtractor, tmp
     assert table["faces"].to_pylist() == [[]] * 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("threads", "batch_images", "images", "batches"),
     [

@@ -300,6 +300,7 @@ class TestSharpness:
         assert rated[0] > 0.9
         assert (rated[8:] < 0.15).all()  # sigma 4 and more
 
+    @pytest.mark.slow
     @given(seed=seeds, roughness=roughnesses, sigma=st.floats(0.8, 6), more=st.floats(1.1, 2))
     def test_of_any_picture_falls_with_blur(self, seed: int, roughness: float, sigma: float, more: float) -> None:
         picture = random_picture(seed, roughness)

@@ -153,6 +153,7 @@ def checked(kernels: Kernels, part: int, device: torch.device) -> str | None:
     return problem
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", [0, 1])
 def test_kernels_that_are_right_pass_their_check(part: int, triton_kernels: Kernels, device: str) -> None:
     assert checked(triton_kernels, part, torch.device(device)) is None

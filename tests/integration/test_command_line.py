@@ -67,6 +67,7 @@ def test_a_store_that_differs_from_the_table_fails_the_demo(demo: tuple[Path, di
     assert difference.endswith("status unreadable instead of truncated")
 
 
+@pytest.mark.slow
 def test_search_check_and_export_of_the_demo(demo: tuple[Path, dict[str, Any]], hopper_path: Path) -> None:
     folder, first = demo
     store = folder / "demo-store"

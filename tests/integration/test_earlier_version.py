@@ -40,6 +40,7 @@ def earlier(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_the_store_is_whole(earlier: Path) -> None:
     assert answer("check", "--store", earlier / "store")["problems"] == []
 

@@ -96,6 +96,7 @@ def test_a_run_makes_an_encrypted_store_and_its_images_decrypt(
     assert again.notes == []
 
 
+@pytest.mark.slow
 def test_what_extraction_leaves_is_encrypted_and_a_run_without_the_key_ends_before_it_begins(
     few: Path, encrypting: Settings, settings: Settings, key: Path, tmp_path: Path
 ) -> None:
@@ -136,6 +137,7 @@ def test_a_plain_store_is_refused_where_encryption_is_asked_for(
         assert client.accounts() == []
 
 
+@pytest.mark.slow
 def test_account_create_makes_the_key_on_first_use(
     weights_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

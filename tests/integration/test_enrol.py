@@ -135,6 +135,7 @@ def test_a_face_that_was_rejected_is_looked_at_again_in_a_later_run(
     assert_whole(tmp_path / "store")
 
 
+@pytest.mark.slow
 def test_the_gate_stops_insertion_and_not_recognition(
     photos: Path, runner: Runner, settings: Settings, tmp_path: Path
 ) -> None:
@@ -152,6 +153,7 @@ def test_the_gate_stops_insertion_and_not_recognition(
     assert report.rejected == {"contrast": 1}
 
 
+@pytest.mark.slow
 def test_two_records_of_a_merged_person_in_one_photo_count_once(
     photos: Path, runner: Runner, settings: Settings, extractor: BatchExtractor, tmp_path: Path
 ) -> None:
@@ -166,6 +168,7 @@ def test_two_records_of_a_merged_person_in_one_photo_count_once(
     assert sum(occurrences(tmp_path / "store").values()) == 3
 
 
+@pytest.mark.slow
 def test_directories_do_not_see_each_other(photos: Path, runner: Runner, tmp_path: Path) -> None:
     """Two directories by turns in the same shards, with the same file in both."""
     rows = [{"path": name, "directory": d} for name in ("a.jpg", "a-flip.png", "b.jpg") for d in ("one", "two")]
@@ -183,6 +186,7 @@ def test_directories_do_not_see_each_other(photos: Path, runner: Runner, tmp_pat
     assert_whole(tmp_path / "store")
 
 
+@pytest.mark.slow
 def test_accounts_do_not_see_each_other(photos: Path, runner: Runner, tmp_path: Path) -> None:
     """Not even by what is called a duplicate."""
     source = _manifest(photos, {"path": "a.jpg"})

@@ -84,6 +84,7 @@ def test_a_store_has_the_embeddings_that_the_models_make(photos: Path, filled: P
     assert read.skipped[str(photos / "f-broken.jpg")].startswith("truncated: ")
 
 
+@pytest.mark.slow
 def test_the_face_nearest_the_centre_is_taken(photos: Path, extractor: BatchExtractor) -> None:
     both = photos / "c-both.png"
     image = Decoder(extractor.settings.decode)(both.read_bytes())
@@ -131,6 +132,7 @@ def test_a_damaged_embedding_is_distinguished_from_no_face(
         stored(copied, photos, NAMES)
 
 
+@pytest.mark.slow
 def test_pairs_from_a_store(photos: Path, filled: Path, tmp_path: Path) -> None:
     pairs = tmp_path / "pairs.csv"
     pairs.write_text(LINES)
@@ -158,6 +160,7 @@ def test_pairs_from_a_store(photos: Path, filled: Path, tmp_path: Path) -> None:
     assert "skipped     1: a photo of the pair: not in the store" in shown.stdout
 
 
+@pytest.mark.slow
 def test_pairs_from_the_models(photos: Path, tmp_path: Path) -> None:
     pairs = tmp_path / "pairs.csv"
     pairs.write_text("".join(LINES.splitlines(keepends=True)[:5]))

@@ -85,6 +85,7 @@ def test_clustering_of_a_store(labels: Path, store: Path, photos: Path, tmp_path
     assert "BCubed" in (tmp_path / "figures" / "clustering.html").read_text("utf-8")
 
 
+@pytest.mark.slow
 def test_clustering_shows_pictures_of_what_is_wrong(photos: Path, labels: Path, tmp_path: Path) -> None:
     clusters = tmp_path / "clusters.csv"
     rows = ["a1.jpg,1", "b1.jpg,1", "b2.jpg,2", "zzz.jpg,9"]

@@ -206,6 +206,7 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
         fetch(weight_set("vggface2"), tmp_path, file=tmp_path / "none.pt")
 
 
+@pytest.mark.slow
 def test_a_damaged_conversion_is_made_again_and_a_whole_one_kept(tmp_path: Path, weights_cache: Path) -> None:
     row = weight_set("casia-webface")
     cache = Path(shutil.copytree(weights_cache, tmp_path / "cache"))

@@ -171,6 +171,7 @@ def check(reference: Reference, sface: Embedder, images: list[ByteArray]) -> Flo
     return ours
 
 
+@pytest.mark.slow
 def test_sface_crops_and_embeds_two_people(
     reference: Reference, sface: Embedder, hopper_path: Path, astronaut_path: Path
 ) -> None:

@@ -67,6 +67,7 @@ def test_a_file_system_without_ctime_is_read_every_night(
     assert (report.changed_files, report.already_in) == ([str(photos / "a1.png")], 5)
 
 
+@pytest.mark.slow
 def test_a_photo_that_became_a_folder_and_a_folder_that_became_a_photo(photos: Path, tmp_path: Path) -> None:
     write_photo(photos / "sub", "x.png", Shown(20))
     run_over(photos, store := make_store(tmp_path / "store"))

@@ -37,6 +37,7 @@ def told(entries: list[ChangeEntry]) -> list[tuple[str, str | None, set[str], se
     return [(entry.kind, entry.origin, set(entry.persons), set(entry.gone)) for entry in entries]
 
 
+@pytest.mark.slow
 def test_each_kind_of_change_is_told_once(people: People) -> None:
     one, two, three = people.one, people.two, people.three
     start = now(people)

@@ -158,6 +158,7 @@ STEPS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", STEPS)
 def test_undone_all_is_as_it_was(people: People, kind: str) -> None:
     before = people.state()
@@ -354,6 +355,7 @@ def test_where_no_picture_is_to_be_had_nothing_is_done(people: People, archive: 
             aside.rename(archive / "a2.png")
 
 
+@pytest.mark.slow
 def test_copies_of_a_pinned_face_are_who_it_is(people: People, store: Path, tmp_path: Path) -> None:
     people.correct("move", people.two, faces=(1,))
     people.correct("move", faces=(6,))

@@ -149,6 +149,7 @@ def test_it_gives_what_the_laxer_gate_gives_and_can_be_undone(archive: Path, sto
         before = tables(store)
 
 
+@pytest.mark.slow
 def test_a_photo_that_is_gone_or_another_one_leaves_its_faces_rejected(store: Path, archive: Path) -> None:
     whole = state(store)
     photos = {name: (archive / "photos" / name).read_bytes() for name in ("03.png", "05.png", "06.png", "08.png")}
@@ -295,6 +296,7 @@ def test_vectors_that_come_again_before_a_fold_are_no_damage(store: Path, monkey
         people.service.close()
 
 
+@pytest.mark.slow
 def test_beside_the_server_of_an_encrypted_store_what_is_handed_over_cannot_be_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

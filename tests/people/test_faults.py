@@ -126,6 +126,7 @@ def test_what_fails_after_the_commit_is_in(prepared: Path, tmp_path: Path, late:
             assert check_store(store).problems == []
 
 
+@pytest.mark.slow
 def test_a_regroup_waits_for_no_correction_that_failed_after_its_commit(
     prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -170,6 +170,7 @@ def test_a_correction_that_shows_who_went_goes_too(people: People) -> None:
     assert people.correct("undo").kind == "name"
 
 
+@pytest.mark.slow
 def test_all_photos_of_a_directory_leave(people: People, store: Path, archive: Path) -> None:
     people.correct("merge", people.one, people.two)
     forget(people, A1, A2, BOTH, C2, D3)

@@ -414,6 +414,7 @@ def test_labels_of_photos_that_show_nobody_are_only_noted(nights: Nights) -> Non
     assert problems(nights.store) == []
 
 
+@pytest.mark.slow
 def test_nothing_follows_for_who_was_forgotten(nights: Nights) -> None:
     """Nor for a photo whose label named them, though its face is somebody else's."""
     nights.shows(a=Shown(1), b=Shown(1, 1), z=Shown(2))

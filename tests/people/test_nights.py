@@ -252,6 +252,7 @@ class TestForget:
         assert all(b"c2.png" not in file.read_bytes() for file in night.glob("runs/*/*.json"))
         assert problems(night) == []
 
+    @pytest.mark.slow
     def test_beside_a_server(self, photos: Path, night: Path) -> None:
         (photos / "d3.png").unlink()
         with serving(night) as service:

@@ -77,6 +77,7 @@ def test_a_photo_that_moved_to_another_source(photos: Path, store: Path, tmp_pat
     assert ("main", OUT) in stored(store)
 
 
+@pytest.mark.slow
 def test_a_row_that_the_settings_leave_out_of_a_manifest(photos: Path, store: Path, tmp_path: Path) -> None:
     manifest = tmp_path / "m.csv"
     manifest.write_text("path\n" + "".join(f"photos/{file.name}\n" for file in sorted(photos.iterdir())))

@@ -93,6 +93,7 @@ def test_every_verb(store: Path, served: IdentityService | None, archive: Path) 
         assert who_is(served, Shown(2)) is None
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("served")
 def test_pages_are_the_whole_list_and_stay_when_people_are_merged(store: Path) -> None:
     one, two, three = (row["person_id"] for row in ask(store, "list")["people"])
@@ -165,6 +166,7 @@ def test_a_page_that_there_is_not(store: Path, words: tuple[str, ...], error: st
     assert ask(store, "list", *words, exit_code=2)["error"] == error
 
 
+@pytest.mark.slow
 def test_who_is_not_one_is_listed_and_nothing_is_done(store: Path, served: IdentityService | None) -> None:
     one, two, _ = (row["person_id"] for row in ask(store, "list")["people"])
     ask(store, "name", one, "Ann")

@@ -181,6 +181,7 @@ def test_the_partition_is_that_of_a_sequential_grouping(people: Regrouped, thres
     assert people.state() == before
 
 
+@pytest.mark.slow
 def test_recognition_follows_at_once(people: Regrouped) -> None:
     shown = people.shown()
     new = people.regroup(STRICT).new

@@ -141,6 +141,7 @@ def test_a_night_without_photos_leaves_what_it_found(photos: Path, tmp_path: Pat
     assert problems(store) == []
 
 
+@pytest.mark.slow
 def test_who_was_renamed_is_on_the_page_until_forgotten(photos: Path, tmp_path: Path) -> None:
     run_named(photos, store := make_store(tmp_path / "store"))
     (photos / "Ada").rename(photos / "Eda")
@@ -247,6 +248,7 @@ def test_who_is_forgotten_while_the_page_is_made_is_not_on_it(
     assert len(page.headings) > 4
 
 
+@pytest.mark.slow
 def test_the_page_of_an_encrypted_store_names_and_shows_nobody(photos: Path, tmp_path: Path) -> None:
     master, store, to = MasterKey(bytes(range(32)), "a test"), tmp_path / "store", tmp_path / "page.html"
     (tmp_path / "key").touch(0o600)
@@ -448,6 +450,7 @@ def test_a_page_of_which_nothing_is_noted_is_found_and_made_anew(photos: Path, t
     assert problems(store) == []
 
 
+@pytest.mark.slow
 def test_a_page_has_an_end(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(face_pictures, "MOST_PIXELS", 0)
     page = page_of(run_named(photos, make_store(tmp_path / "one")))
@@ -456,6 +459,7 @@ def test_a_page_has_an_end(photos: Path, tmp_path: Path, monkeypatch: pytest.Mon
     assert page_of(run_named(photos, make_store(tmp_path / "two"))).pictures == 0
 
 
+@pytest.mark.slow
 def test_report_of_a_run_and_of_the_store(photos: Path, tmp_path: Path) -> None:
     store = make_store(tmp_path / "store")
     options = ["report", "--store", store, "--to", tmp_path / "page.html", "--json"]

@@ -122,6 +122,7 @@ def test_each_night_is_as_predicted(year: Year) -> None:
     assert problems(year.store) == []
 
 
+@pytest.mark.slow
 def test_corrections_are_kept_through_three_thresholds(year: Year) -> None:
     model = year.model
     assert sum(correction.kind != "regroup" for correction in model.corrections) >= 40

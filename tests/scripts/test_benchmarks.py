@@ -45,6 +45,7 @@ def test_detect(bench: Bench, photos: Path, tmp_path: Path) -> None:
     assert (parity["images"], parity["reference_faces"], parity["missed"]) == (3, 4, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.faces
 def test_detect_annotated_boxes(faces_dir: Path) -> None:
     figures = bench_detect.annotated(faces_dir / "groups-with-boxes")
@@ -203,6 +204,7 @@ def test_stores(bench: Bench, photos: Path, tmp_path: Path, monkeypatch: pytest.
             bench_stores.check({**figures, **change})
 
 
+@pytest.mark.slow
 def test_group(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench_group, "NAIVE", 200)
     words = ["--faces", "3000", "--shard-faces", "1000", "--repeats", "2", "--baselines", "numpy", "torch"]

@@ -128,10 +128,11 @@ def assert_memory_equals_catalog(client: LocalStore) -> None:
     ).to_pylist()
     with directories.using(account, DIRECTORY) as loaded:
         view = loaded.view()
+        everything = np.arange(len(view.index))
         assert list(view.person_ids) == [row["person_id"] for row in rows]
-        assert view.index.order.whole().tolist() == [row["seq"] for row in rows]
+        assert view.index.order.at(everything).tolist() == [row["seq"] for row in rows]
         assert len(view.index.dead) == 0
-        for row, stored in zip(rows, view.index.host_vectors.whole(), strict=True):
+        for row, stored in zip(rows, view.index.vectors_at(everything), strict=True):
             assert row["embedding"] in (None, np.asarray(stored, "<f4").tobytes())
         loaded.keep_all()
         assert [*loaded.everybody()] == list(stored_people(client, account, DIRECTORY).persons)

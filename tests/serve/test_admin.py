@@ -133,6 +133,7 @@ def test_a_second_run_through_the_server_knows_what_moved_and_what_went(
     assert_whole(tmp_path / "served")
 
 
+@pytest.mark.slow
 def test_the_stages_work_through_the_server(
     photos: Path, plain: Path, extractor: BatchExtractor, tmp_path: Path
 ) -> None:
@@ -145,6 +146,7 @@ def test_the_stages_work_through_the_server(
     assert snapshot(tmp_path / "store") == snapshot(plain)
 
 
+@pytest.mark.slow
 def test_ctrl_c_finishes_the_shard_and_the_same_command_goes_on(
     photos: Path, plain: Path, extractor: BatchExtractor, tmp_path: Path
 ) -> None:
@@ -168,6 +170,7 @@ def forker() -> Iterator[Forker]:
         yield forker
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("point", ["commit_shard.begin", "commit_shard.commit", "commit_shard.committed"])
 def test_the_server_is_killed_and_the_same_command_finishes(
     photos: Path, plain: Path, forker: Forker, tmp_path: Path, point: str
@@ -182,6 +185,7 @@ def test_the_server_is_killed_and_the_same_command_finishes(
     assert_whole(tmp_path / "store")
 
 
+@pytest.mark.slow
 def test_the_run_is_killed_and_the_same_command_finishes(
     photos: Path, plain: Path, extractor: BatchExtractor, forker: Forker, tmp_path: Path
 ) -> None:
@@ -252,6 +256,7 @@ def test_only_one_process_does_runs(served: Served, photos: Path, store: Path) -
     assert _run(photos, store).already_in == 10
 
 
+@pytest.mark.slow
 def test_a_run_into_an_encrypted_store_leaves_nothing_readable(
     photos: Path, extractor: BatchExtractor, tmp_path: Path
 ) -> None:

@@ -239,6 +239,7 @@ async def test_a_deleted_account_is_unauthorized_when_its_minute_ends(
         await ask(auth, f"alice:{PASSWORD}")
 
 
+@pytest.mark.slow
 async def test_invented_users_push_out_no_count(accounts: Accounts, clock: Clock) -> None:
     """A flood of them, of which few are checked, makes no room for further guesses."""
     auth = Authenticator(accounts.find, threads=1, queue=1, clock=clock)

@@ -209,6 +209,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("point", MET[::every])
 
 
+@pytest.mark.slow
 def test_killed_at_a_fault_point(forked_servers: Forker, undisturbed: Undisturbed, point: str, tmp_path: Path) -> None:
     store = empty_store(tmp_path / "store")
     whole, points = undisturbed.after(len(STEPS))

@@ -246,6 +246,7 @@ def test_answers_are_as_described(case: Case, population: Population, asked: Liv
     case.validate_response(answer, checks=CHECKS)
 
 
+@pytest.mark.slow
 def test_much_was_asked(population: Population, record_property: Callable[[str, object], None]) -> None:
     """Runs last. What hypothesis draws, and so how many posts succeed, depends on the modules that are loaded."""
     for answer, count in population.answers.items():

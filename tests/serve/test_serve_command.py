@@ -133,6 +133,7 @@ def test_a_store_that_is_not_there(tmp_path: Path) -> None:
         serve("--store", str(tmp_path / "none"), "--port", "0")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -92,6 +92,7 @@ def test_a_flipped_bit_is_found(store: Path, pattern: str, kind: str, position: 
     assert report.problems[0].cure
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("position", [0, 19, 20, 28, 29, 30, 4095, 4096, 4100, 4125, 8191])
 def test_a_flipped_bit_in_the_count_of_commits_is_found_and_repaired(store: Path, position: int) -> None:
     flip(store / "COMMITS", position)
@@ -256,6 +257,7 @@ def test_a_broken_rule_of_the_catalog_is_found(filled: LocalStore, sql: str, det
     assert_found(filled, sql, detail)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("sql", "detail"), BROKEN_POSTED.items(), ids=lambda text: text[:50])
 def test_a_broken_rule_of_posts_is_found(posted_store: Path, tmp_path: Path, sql: str, detail: str) -> None:
     with LocalStore.open(shutil.copytree(posted_store, tmp_path / "store"), command="test") as client:

@@ -209,6 +209,7 @@ def test_on_a_read_only_disk_a_store_can_be_checked_and_exported_only(store: Pat
     assert in_namespace(folder, mount, READ_ONLY, str(tmp_path)).strip() == "refused"
 
 
+@pytest.mark.slow
 def test_on_a_read_only_disk_an_unfinished_erasure_is_told(store: Path, tmp_path: Path) -> None:
     folder = tmp_path / "disk"
     folder.mkdir()

@@ -237,6 +237,7 @@ def test_one_with_many_removed_rows_is_written_again(filled: LocalStore) -> None
     assert [files_with(filled.path, vectors[place]) for place in (2, 7)] == [["embeddings"]] * 2  # faces of a run stay
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("account")
 def test_one_without_rows_is_deleted(client: LocalStore) -> None:
     post(client, *range(10))
@@ -328,6 +329,7 @@ def assert_erased(people: People, vectors: dict[int, bytes], *faces: int) -> Non
     assert {face for face, vector in vectors.items() if not files_with(path, vector)} == {*faces}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moved", [False, True], ids=["its reference", "a former reference"])
 def test_after_one_fold_nothing_of_a_forgotten_photo_is_in_a_file(people: People, moved: bool) -> None:
     vectors = vectors_of_faces(people)
@@ -364,6 +366,7 @@ def test_one_that_was_moved_there_and_back_is_found(people: People) -> None:
     assert_right(people._store.local)
 
 
+@pytest.mark.slow
 def test_what_a_regroup_admitted_is_erased_when_it_is_undone(people: People) -> None:
     """The face 7 was too poor, so that no vector of it is kept."""
     store, vectors = people._store.local, vectors_of_faces(people)
@@ -417,6 +420,7 @@ def at_first(point: str, work: Callable[[], object]) -> Callable[[str], None]:
     return hook
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("account")
 def test_one_who_is_deleted_while_the_first_segment_is_written(client: LocalStore) -> None:
     """That reference was in no segment yet, so its deletion left no tombstone."""
@@ -445,6 +449,7 @@ def test_a_reference_that_is_replaced_while_the_first_segment_is_written(client:
     assert_right(client)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seq", [2, 9], ids=["of the old segment", "of the tail"])
 def test_one_who_is_deleted_while_segments_are_merged(filled: LocalStore, seq: int) -> None:
     vectors = dict(recorded(filled).values()) | {9: vector_of(51)}
@@ -461,6 +466,7 @@ def test_one_who_is_deleted_while_segments_are_merged(filled: LocalStore, seq: i
     assert_right(filled)
 
 
+@pytest.mark.slow
 def test_one_who_is_deleted_while_a_segment_is_rewritten(filled: LocalStore) -> None:
     vectors = [vector for _, vector in recorded(filled).values()]
     delete(filled, 3)
@@ -590,6 +596,7 @@ def test_a_full_disk_is_not_filled_further(client: LocalStore, fault: str) -> No
     assert_right(client)
 
 
+@pytest.mark.slow
 def test_a_disk_without_room(filled: LocalStore) -> None:
     post(filled, 50, 51)
     with no_room(), pytest.raises(StoreFull):
@@ -718,6 +725,7 @@ print(sorted(p.name for p in store.rglob("*")) == before)
 READING: dict[str, Callable[[Path], object]] = {"sound": lambda _: None, **UNUSABLE}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", READING.values(), ids=READING)
 def test_on_a_read_only_disk_people_are_listed_and_found(
     store: Path, tmp_path: Path, damage: Callable[[Path], object]

@@ -40,7 +40,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 def test_searches_see_what_is_recorded_and_what_is_erased_is_in_no_file(
-    template: Path, tmp_path: Path, full: bool
+    template: Path, tmp_path: Path, journeys: bool, full: bool
 ) -> None:
     numbers, written, removed = iter(range(10**6)), set[int](), set[bool]()
 
@@ -196,11 +196,11 @@ def test_searches_see_what_is_recorded_and_what_is_erased_is_in_no_file(
     run_state_machine_as_test(
         Machine,
         settings=settings(
-            max_examples=100 if full else 5,
+            max_examples=100 if full else 5 if journeys else 1,
             stateful_step_count=25,
             deadline=None,
             suppress_health_check=list(HealthCheck),
         ),
     )
-    assert max(written) > 1
+    assert not journeys or max(written) > 1
     assert removed <= {False}

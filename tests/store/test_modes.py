@@ -26,6 +26,7 @@ def modes(store: Path) -> set[int]:
     return {path.stat().st_mode & 0o7777 for path in (store, *store.rglob("*"))}
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("umask")
 def test_everything_of_a_store_is_for_its_owner(tmp_path: Path) -> None:
     store = tmp_path / "store"

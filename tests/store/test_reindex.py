@@ -102,6 +102,7 @@ def sound(client: LocalStore) -> bool:
     return True
 
 
+@pytest.mark.slow
 def test_a_generation_is_built_beside_the_current_one(client: LocalStore) -> None:
     before = stored_people(client, 1, "main")
     assert client.begin_generation(other_model()) == 2
@@ -141,6 +142,7 @@ def test_a_generation_is_built_beside_the_current_one(client: LocalStore) -> Non
     client.close()
 
 
+@pytest.mark.slow
 def test_a_person_whose_face_has_no_vector_is_known_by_the_best_other_one(client: LocalStore) -> None:
     (a,) = (r for r in stored_people(client, 1, "main").persons if r.name == "A")
     chosen = references(client, 1)
@@ -284,6 +286,7 @@ def test_a_change_that_the_newer_generation_decided_comes_with_the_switch(client
     client.close()
 
 
+@pytest.mark.slow
 def test_a_dropped_generation_leaves_nothing(client: LocalStore) -> None:
     tables = [*client.read("SELECT table_name FROM duckdb_columns() WHERE column_name = 'generation'")[0].to_pylist()]
     client.begin_generation(other_model())

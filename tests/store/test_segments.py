@@ -194,6 +194,7 @@ def test_the_file_is_as_format_md_says(rows: SegmentRows, content: bytes) -> Non
     assert sha("1").encode() not in content
 
 
+@pytest.mark.slow
 def test_a_segment_holds_at_most_65536_rows(tmp_path: Path) -> None:
     rows = rows_of(MAX_ROWS, 2, [()] * MAX_ROWS)
     segment = written(Folder(tmp_path), rows)

@@ -213,6 +213,7 @@ def test_work_that_waits_goes_before_a_checkpoint(client: LocalStore, monkeypatc
     assert done == ["first", "second"] or done[:3] == ["first", "second", "checkpoint"]
 
 
+@pytest.mark.slow
 def test_calls_from_many_threads_run_one_after_another(client: LocalStore, run: RunRow) -> None:
     def add(number: int) -> int:
         stored_people(client, run.account_id, "main")

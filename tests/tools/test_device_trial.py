@@ -77,6 +77,7 @@ def turned(faces: pa.Table) -> pa.Table:
     return faces.set_column(place, faces.schema.field(place), values)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "wrong"),
     [

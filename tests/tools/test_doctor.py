@@ -114,6 +114,7 @@ def test_the_weights_of_the_store_are_looked_at(sface_cache: Path, tmp_path: Pat
     assert finding.cure == "facepipe models fetch sface"
 
 
+@pytest.mark.slow
 def test_the_converted_detector_is_looked_at(tmp_path: Path) -> None:
     assert findings_of(model_cache=str(tmp_path))["detector"].level == OK
     cached_file(weight_set("detector"), tmp_path).write_bytes(b"half")

@@ -47,6 +47,7 @@ def _decode(path: Path) -> DecodedImage | ImageRejected:
         return rejected
 
 
+@pytest.mark.slow
 def test_the_scan_finds_exactly_these_files_in_this_order(folder: Path, written: list[Sample]) -> None:
     assert [Path(ref.file).name for ref in scan_source(folder, SourceSettings())] == [sample.file for sample in written]
 
@@ -110,6 +111,7 @@ def _detect(detector: MTCNN, image: DecodedImage) -> Detections:
     return Detections(torch.zeros(len(order), dtype=torch.int64), boxes[order], landmarks[order], scores[order])
 
 
+@pytest.mark.slow
 def test_each_photo_holds_one_clear_face_or_none(written: list[Sample], reference_faces: dict[str, Detections]) -> None:
     """Clear: far from the confidence of 0.95 at which a face begins to count."""
     for sample in written:
@@ -147,6 +149,7 @@ def _margins(image: DecodedImage, face: Detections) -> dict[str, float]:
     }
 
 
+@pytest.mark.slow
 def test_writing_again_gives_the_same_files(folder: Path, written: list[Sample]) -> None:
     before = {sample.file: hash_file(folder / sample.file).sha256 for sample in written}
     assert write_samples(folder) == written

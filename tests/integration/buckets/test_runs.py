@@ -123,6 +123,7 @@ def test_photographs_from_a_failing_bucket(
     run_both(tmp_path, settings, folder, client, bucket, proxy)
 
 
+@pytest.mark.slow
 def test_a_manifest_is_read_without_listing(
     runner: Runner, uploaded: str, proxy: FaultyProxy, listed: Callable[..., Path], tmp_path: Path
 ) -> None:
@@ -179,6 +180,7 @@ class _BeforeReading(RecordedProgress):
             self._act()
 
 
+@pytest.mark.slow
 def test_an_object_that_goes_or_changes_after_the_scan(
     uploaded: str, client: Any, tmp_path: Path, settings: Settings, photos: Path
 ) -> None:
@@ -282,6 +284,7 @@ def test_the_stages_alone_and_a_dry_run(uploaded: str, tmp_path: Path, settings:
         abandon(request.store, f"{uploaded}/")
 
 
+@pytest.mark.slow
 def test_on_the_command_line(
     uploaded: str,
     tmp_path: Path,

@@ -67,6 +67,7 @@ def test_the_commands_work_in_local_hosting(main: Directory, folder: Path) -> No
     assert opened((folder / "face.jpg").read_bytes()).format == "JPEG"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("main", ["cloud"], indirect=True)
 def test_the_commands_work_in_cloud_hosting_and_decrypt(main: Directory, folder: Path) -> None:
     run_bash(page(main.account, "bash", cloud=True), folder)

@@ -101,6 +101,7 @@ def test_moments_that_never_were(reader: Browser, as_of: object) -> None:
     assert answer.json()["errorReason"] in ("body-invalid", "person-unknown")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["directory", "q", "after", "sort", "count", "fmr"])
 def test_odd_parameters(shared: LiveServer, reader: Browser, name: str) -> None:
     one = reader.people()[0]["id"]

@@ -101,6 +101,7 @@ def test_people_with_their_pictures(reader: Browser) -> None:
         assert reader.get(f"people/{person['id'].upper()}")["person"] == person
 
 
+@pytest.mark.slow
 def test_who_comes_by_a_request_shows(browser: Browser, server: LiveServer) -> None:
     assert browser.get("people")["total"] == 3
     service, account = server.service, server.client.account_id("ann")

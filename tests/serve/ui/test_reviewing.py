@@ -123,6 +123,7 @@ def test_a_rejected_pair_stays_away_after_regroup(scattered: Path, tmp_path: Pat
         assert not again & {both(pair) for pair in pairs}
 
 
+@pytest.mark.slow
 def test_what_the_newer_index_would_decide_otherwise(scattered: Path, tmp_path: Path, browser_at: BrowserAt) -> None:
     """What a regroup by it would change, until it is the one that answers; answers of the page bind it."""
     store = shutil.copytree(scattered / "store", tmp_path / "store")
