@@ -389,6 +389,7 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
 def test_a_damaged_segment_is_found_and_written_again(store: Path, damage: Callable[[Path], object]) -> None:
     file = first(store, "references/*/*")
@@ -494,6 +495,7 @@ WRONG: dict[str, tuple[Callable[[LocalStore], None], str]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("change", "detail"), WRONG.values(), ids=WRONG)
 def test_a_segment_with_other_contents_is_found_and_written_again(
     filled: LocalStore, change: Callable[[LocalStore], None], detail: str

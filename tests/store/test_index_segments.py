@@ -578,6 +578,7 @@ def test_killed_at_each_point_the_store_is_whole_and_goes_on(store: Path, tmp_pa
 FAULTS = [*(f"segment.{step}" for step in FILE_STEPS), "fold.begin", "fold.commit"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.usefixtures("account")
 def test_a_full_disk_is_not_filled_further(client: LocalStore, fault: str) -> None:
@@ -643,6 +644,7 @@ UNUSABLE: dict[str, Callable[[Path], object]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", UNUSABLE.values(), ids=UNUSABLE)
 def test_one_that_cannot_be_used_is_made_again(
     store: Path, damage: Callable[[Path], object], caplog: pytest.LogCaptureFixture

@@ -192,6 +192,7 @@ def test_repair_goes_on_without_what_is_lost_and_deletes_nothing_of_it(
         assert client.check().problems == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damaged", range(1, COMMITS))
 @pytest.mark.parametrize("place", ["first byte", "middle", "last byte"])
 def test_repair_keeps_what_comes_before_a_flipped_bit(killed: Path, damaged: int, place: str) -> None:
