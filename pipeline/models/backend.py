@@ -108,7 +108,7 @@ def _model(source: TorchSource, runtime: OpenVino) -> Any:
     converted = None
     try:
         with exclusive(runtime.cache, path.name):
-            if (found := _cached(path, claims)) is not None:  # made meanwhile
+            if (found := _cached(path, claims)) is not None:  # another process made it
                 return _unpack(found)
             converted = _convert(source, runtime)
             _write(path, {**claims, **converted[1]}, converted[0])
