@@ -184,6 +184,6 @@ def same_each_time(seed: int = 1) -> Iterator[None]:
 
     with (
         patch("uuid.uuid4", lambda: uuid.UUID(int=numbers.getrandbits(128), version=4)),
-        patch("pipeline.store.catalog.opening.datetime", Standing),
+        patch("pipeline.types.datetime", Standing),
     ):
         yield
