@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from subprocess import PIPE
 from typing import Any
@@ -19,6 +20,7 @@ from pipeline.errors import ImageMissing
 from pipeline.store.local import LocalStore
 from tests.cli.report import facepipe
 from tests.cli.test_commands import IDENTITY
+from tests.forking import Forker
 from tests.people.coded_archive import fill
 
 COMMANDS = {
@@ -86,51 +88,22 @@ def started(words: str, places: dict[str, Path], weights_cache: Path) -> subproc
     return subprocess.run(command, input="password\n", capture_output=True, text=True, env=environment)
 
 
-# Each command in a fork of a process that has loaded what all of them need.
-FORKS = """
-import json, os, sys
-import duckdb, pyarrow
-import pipeline.cli
-ended = {}
-for name, words in json.loads(sys.argv[1]).items():
-    reading, writing = os.pipe()
-    if (child := os.fork()) == 0:
-        os.dup2(writing, 1), os.dup2(writing, 2), os.close(writing)
-        sys.argv[1:] = words.split()
-        status = 1
-        try:
-            exec(CODE)
-        except SystemExit as exc:
-            status = exc.code or 0
-        finally:
-            sys.stdout.flush(), sys.stderr.flush()
-            os._exit(status)
-    os.close(writing)
-    with os.fdopen(reading) as output:
-        told = output.read()
-    ended[name] = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), told
-print(json.dumps(ended))
-"""
-
-
 @pytest.fixture(scope="module")
-def ended(places: dict[str, Path], weights_cache: Path) -> dict[str, tuple[int, str]]:
-    """The exit code and the output of each command, in their order."""
-    commands = json.dumps({name: words.format(**places) for name, words in COMMANDS.items()})
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "FACEPIPE_CACHE": str(weights_cache)}
-    words = [sys.executable, "-c", f"CODE = {CODE!r}{FORKS}", commands]
-    done = subprocess.run(words, input="password\n", capture_output=True, text=True, env=environment, check=True)
-    result: dict[str, tuple[int, str]] = json.loads(done.stdout)
-    return result
+def forker() -> Iterator[Forker]:
+    with Forker("tests.cli.forked_command") as forker:
+        yield forker
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS)
-def test_no_torch(command: str, ended: dict[str, tuple[int, str]]) -> None:
-    status, output = ended[command]
-    assert (status, output.splitlines()[-1]) == (0, "loaded:"), output
+def test_no_torch(command: str, forker: Forker, places: dict[str, Path], weights_cache: Path, tmp_path: Path) -> None:
+    words, environ = COMMANDS[command].format(**places).split(), {"FACEPIPE_CACHE": str(weights_cache)}
+    output = tmp_path / "output"
+    status = forker.start(words=words, environ=environ, stdin="password\n", output=str(output)).wait().status
+    told = output.read_text()
+    assert (status, told.splitlines()[-1]) == (0, "loaded:"), told
     if command == "unchanged run":
-        assert "1 were in already" in output
+        assert "1 were in already" in told
 
 
 EXTRACTING = {

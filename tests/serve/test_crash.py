@@ -28,6 +28,7 @@ from pipeline.store.checks.check import check_store
 from pipeline.store.files.faults import FILE_STEPS, TRANSACTION_STEPS
 from pipeline.store.local import LocalStore
 from tests.cli.report import answer, facepipe
+from tests.conftest import ALL
 from tests.forking import Child, Forker
 from tests.people.changes import contents as table_contents
 from tests.people.changes import held, prepare
@@ -205,7 +206,7 @@ def test_a_server_meets_these_fault_points(undisturbed: Undisturbed) -> None:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "point" in metafunc.fixturenames:
-        every = 1 if metafunc.config.getoption("full") else 3 if metafunc.config.getoption("journeys") else 6
+        every = 1 if metafunc.config.getoption("full") else 3 if ALL in os.environ else 6
         metafunc.parametrize("point", MET[::every])
 
 

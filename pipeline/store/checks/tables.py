@@ -20,8 +20,9 @@ from pipeline.store.schema import MAX_DIRECTORIES, TABLES, VIEWS, embedded
 
 RESTORE: Final = "Restore the store from a backup."
 _SHOWN = 20  # rows per broken rule
-_LARGE = 100_000  # faces: from here on each rule is a query, between which other commits run; below one query of all of
-# them takes a fifth of their time
+# Faces. From here on each rule is a query, between which other commits run; fewer take one query for all rules, in a
+# fifth of the time.
+_LARGE = 100_000
 
 # column of any table -> the column that it refers to; null refers to nothing
 _REFERENCES: Final = {
