@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 from coded_faces import CodedExtractor, Shown
 from coded_server import LOADED
-from coded_store import AUTHORIZATION, copied, extracted_run, make_store, person_id, plant
+from coded_store import copied, extracted_run, make_store, person_id, plant
 from harness import argument_parser, settings_of, write_result
 from serve_load import Load
 
@@ -205,13 +205,11 @@ def measure(store: Path, args: argparse.Namespace) -> tuple[dict[str, Timing], d
         def load(requests: int, first_new: int, *, bursts: bool = False) -> Load:
             return Load(
                 url=server.url,
-                authorization=AUTHORIZATION,
                 rate=args.rate,
                 requests=requests,
                 known=args.identities,
                 first_new=first_new,
                 body_bytes=args.object_bytes,
-                seed=first_new,
                 bursts=bursts,
             )
 
