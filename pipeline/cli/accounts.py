@@ -49,12 +49,12 @@ def create(userid: str, store: Path, password_stdin: bool, as_json: bool, settin
     password = _new_password(password_stdin)
     from pipeline.jobs.expectation import calibration_warning
     from pipeline.jobs.store import open_or_create_store
-    from pipeline.store import check_user_id, hash_password
+    from pipeline.store import accounts
 
     # Before the store: a mistyped name must not leave an empty one behind.
-    check_user_id(userid)
+    accounts.check_user_id(userid)
     with open_or_create_store(store, settings, "account create") as opened:
-        opened.create_account(userid, hash_password(password))
+        opened.create_account(userid, accounts.hash_password(password))
         key, warning = opened.master_key, calibration_warning(opened.identity)
     result, lines = _password_shown(userid, store, None if password_stdin else password)
     if key is not None:
@@ -107,10 +107,10 @@ def password(userid: str, store: Path, password_stdin: bool, as_json: bool) -> N
     """
     new = _new_password(password_stdin)
     from pipeline.jobs.store import open_store
-    from pipeline.store import hash_password
+    from pipeline.store import accounts
 
     with open_store(store, command="account password") as opened:
-        opened.set_password(userid, hash_password(new))
+        opened.set_password(userid, accounts.hash_password(new))
     emit(*_password_shown(userid, store, None if password_stdin else new), as_json)
 
 
@@ -128,10 +128,10 @@ def _new_password(from_stdin: bool) -> str:
 
     Raises UsageError where the line cannot be a password.
     """
-    from pipeline.store import check_password, generate_password
+    from pipeline.store import accounts
 
     if not from_stdin:
-        return generate_password()
+        return accounts.generate_password()
     line = sys.stdin.buffer.readline().rstrip(b"\r\n")
     try:
         password = line.decode("utf-8")
@@ -141,7 +141,7 @@ def _new_password(from_stdin: bool) -> str:
         raise UsageError(
             message="The first line of standard input is empty, and --password-stdin takes it as password."
         )
-    return check_password(password)
+    return accounts.check_password(password)
 
 
 @click.group(cls=CommandGroup)

@@ -16,9 +16,8 @@ import click
 from pipeline.cli.flags import (
     BENCH_FLAGS,
     PATH,
-    account_option,
-    directory_option,
     optional_source_argument,
+    place_options,
     settings_options,
     source_argument,
 )
@@ -123,8 +122,7 @@ def identification(out: Path | None, as_json: bool, **inputs: Any) -> None:
 @click.option(
     "--clusters", type=PATH, metavar="FILE", help="Compare with a CSV, JSON Lines or Parquet table of path and cluster."
 )
-@account_option
-@directory_option
+@place_options
 @out_option
 @settings_options(("source.labels", "source.root"))
 @output_options
@@ -159,8 +157,7 @@ def clustering(out: Path | None, as_json: bool, **inputs: Any) -> None:
     help="Smaller faces count neither as found nor as missed.",
 )
 @click.option("--store", type=PATH, metavar="DIR", help="Use the faces of this store instead of detecting them.")
-@account_option
-@directory_option
+@place_options
 @out_option
 @settings_options(("detect.min_face_px", "detect.min_confidence", "run.device", "run.threads"))
 @output_options
@@ -193,8 +190,7 @@ def detection(out: Path | None, as_json: bool, **inputs: Any) -> None:
 @images_option
 @all_pairs_option
 @stored_option
-@account_option
-@directory_option
+@place_options
 @click.option("--leave-out", type=PATH, metavar="FILE", help="Without the photos in this list: their labels are wrong.")
 @click.option("--dataset", metavar="TEXT", help="Name of the data in the record; default: the source's name.")
 @click.option("--out", type=PATH, metavar="FILE", help="Write the calibration to this file, for --calibration FILE.")

@@ -45,7 +45,7 @@ source_argument = click.argument("source", type=SOURCE)
 optional_source_argument = click.argument("source", type=SOURCE, required=False)
 store_option = click.option("--store", type=PATH, required=True, metavar="DIR", help="The store.")
 account_option = click.option("--account", metavar="USERID", help="The account; not needed while there is only one.")
-directory_option = click.option(
+_directory_option = click.option(
     "--directory",
     callback=_checked_directory,
     default="main",
@@ -57,6 +57,12 @@ config_option = click.option("--config", type=PATH, metavar="FILE", help="Settin
 set_option = click.option(
     "--set", "assignments", multiple=True, metavar="SECTION.KEY=VALUE", help="Set any setting; repeatable."
 )
+
+
+def place_options(function: Callable[..., None]) -> Callable[..., None]:
+    """Adds `--account` and `--directory`."""
+    return account_option(_directory_option(function))
+
 
 # A flag has the name of its setting: setting -> (metavar, "" for a switch; help).
 _FLAGS = {

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from pipeline.cli.flags import PATH, account_option, directory_option, settings_options, store_option
+from pipeline.cli.flags import PATH, place_options, settings_options, store_option
 from pipeline.cli.groups import CommandGroup
 from pipeline.cli.output import csv_lines, emit, json_list, output_options, printable, write_out
 from pipeline.cli.run import EXIT_REJECTED_INPUTS
@@ -50,7 +50,7 @@ def _options(*, reading: bool = False, table: bool = False) -> Callable[[Callabl
         if table:
             made = click.option("--csv", "as_csv", is_flag=True, help="Print CSV, with a line of column names.")(made)
         made = settings_options(("security.master_key_file",))(output_options(made))
-        return store_option(account_option(directory_option(made)))
+        return store_option(place_options(made))
 
     return decorate
 

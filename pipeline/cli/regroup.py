@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pipeline.cli.flags import REGROUP_FLAGS, account_option, directory_option, settings_options, store_option
+from pipeline.cli.flags import REGROUP_FLAGS, place_options, settings_options, store_option
 from pipeline.cli.output import emit, output_options, printable
 from pipeline.cli.people import SHOWN, numbers, opened_people
 from pipeline.cli.progress import LongWork
@@ -26,8 +26,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @store_option
-@account_option
-@directory_option
+@place_options
 @click.option("--decode", is_flag=True, help="Read photos again whose rejected faces would pass now.")
 @click.option("--dry-run", is_flag=True, help="Only show what would change.")
 @click.option("--yes", is_flag=True, help="Don't ask.")

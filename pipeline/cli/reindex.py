@@ -11,15 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 from click.core import ParameterSource
 
-from pipeline.cli.flags import (
-    PATH,
-    REGROUP_FLAGS,
-    REINDEX_FLAGS,
-    account_option,
-    directory_option,
-    settings_options,
-    store_option,
-)
+from pipeline.cli.flags import PATH, REGROUP_FLAGS, REINDEX_FLAGS, place_options, settings_options, store_option
 from pipeline.cli.groups import CommandGroup
 from pipeline.cli.output import emit, output_options, printable
 from pipeline.cli.progress import LongWork
@@ -90,8 +82,7 @@ def status(store: Path, as_json: bool) -> None:
 
 @reindex.command()
 @store_option
-@account_option
-@directory_option
+@place_options
 @click.option("--regroup", is_flag=True, help="Decide a directory's faces again by the new index, as `regroup` does.")
 @click.option("--dry-run", is_flag=True, help="With --regroup: only show what that would change.")
 @settings_options(REGROUP_FLAGS)
@@ -174,8 +165,7 @@ def abandon(store: Path, as_json: bool) -> None:
 
 @reindex.command()
 @store_option
-@account_option
-@directory_option
+@place_options
 @click.option("--out", type=PATH, metavar="DIR", help="Also write the figures as JSON and a page with curves there.")
 @settings_options(("match.threshold",))
 @output_options

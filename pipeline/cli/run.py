@@ -14,8 +14,8 @@ from pipeline.cli.flags import (
     GROUP_FLAGS,
     SOURCE,
     account_option,
-    directory_option,
     optional_source_argument,
+    place_options,
     settings_options,
     source_argument,
     store_option,
@@ -41,8 +41,7 @@ strict_option = click.option("--strict", is_flag=True, help="End with exit code 
 @click.command()
 @click.argument("sources", metavar="SOURCE...", nargs=-1, required=True, type=SOURCE)
 @store_option
-@account_option
-@directory_option
+@place_options
 @settings_options(ALL_FLAGS)
 @click.option(
     "--moved-from",
@@ -83,8 +82,7 @@ def run(sources: tuple[Source, ...], **options: Any) -> None:
 @click.command()
 @source_argument
 @store_option
-@account_option
-@directory_option
+@place_options
 @settings_options(ALL_FLAGS)
 @output_options
 def scan(**options: Any) -> None:

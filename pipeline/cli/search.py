@@ -9,14 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pipeline.cli.flags import (
-    PATH,
-    SEARCH_FLAGS,
-    account_option,
-    directory_option,
-    settings_options,
-    store_option,
-)
+from pipeline.cli.flags import PATH, SEARCH_FLAGS, place_options, settings_options, store_option
 from pipeline.cli.output import emit, end_with, output_options
 from pipeline.cli.progress import open_progress
 from pipeline.config import Settings
@@ -32,8 +25,7 @@ if TYPE_CHECKING:
 @click.option(
     "--top", type=click.IntRange(0, 1000), default=5, show_default=True, metavar="N", help="Most similar identities."
 )
-@account_option
-@directory_option
+@place_options
 @settings_options(SEARCH_FLAGS)
 @output_options
 def search(

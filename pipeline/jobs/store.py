@@ -565,8 +565,7 @@ class Store(RunFiles):
             from pipeline.extraction.images.decode import Decoder
             from pipeline.people.corrections import Corrections
 
-            unique = self.settings.serve.unique_external_ids
-            self._corrections = Corrections(self.local, self.directories(), Decoder(decode), unique_external_ids=unique)
+            self._corrections = Corrections(self.local, self.directories(), Decoder(decode), self.settings.serve)
         return self._corrections
 
 

@@ -10,6 +10,7 @@ from typing import Final
 
 import pyarrow as pa
 
+from pipeline.config import Settings
 from pipeline.errors import Overloaded
 from pipeline.extraction.extractor import BatchExtractor
 from pipeline.runtime.stage_times import DETECTION, MODEL_STAGES, StageTimes
@@ -32,11 +33,9 @@ class MicroBatcher:
     """One thread that owns the extractor. A batch is what arrived while the models were busy; it never waits to
     fill."""
 
-    def __init__(self, extractor: BatchExtractor, *, max_images: int, max_pixels: int, queue_images: int) -> None:
+    def __init__(self, extractor: BatchExtractor, settings: Settings) -> None:
         self._extractor = extractor
-        self._max_images = max_images
-        self._max_pixels = max_pixels
-        self._queue_images = queue_images
+        self._limits, self._queue_images = settings.run, settings.serve.queue_images
         self.stage_s = dict.fromkeys(MODEL_STAGES, 0.0)  # total seconds by stage
         self._waiting: deque[_Waiting] = deque()
         self._changed = threading.Condition()
@@ -81,9 +80,9 @@ class MicroBatcher:
         """Dequeues the next batch, at least one image."""
         batch = [self._waiting.popleft()]
         pixels = batch[0].pixels
-        while self._waiting and len(batch) < self._max_images:
+        while self._waiting and len(batch) < self._limits.batch_images:
             pixels += self._waiting[0].pixels
-            if pixels > self._max_pixels:
+            if pixels > self._limits.batch_pixels:
                 break
             batch.append(self._waiting.popleft())
         return batch

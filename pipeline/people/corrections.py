@@ -16,6 +16,7 @@ from typing import Final
 
 import pyarrow as pa
 
+from pipeline.config import ServeSettings
 from pipeline.errors import (
     ChangedSince,
     CorrectionImpossible,
@@ -84,15 +85,14 @@ class Corrections:
         client: LocalStore,
         directories: Directories,
         decoder: Decoder,
-        *,
-        unique_external_ids: bool,
+        settings: ServeSettings,
         committing: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         """`committing`: entered before the lock, to commit a correction decided without it."""
         self._client = client
         self._committing = committing
         self._directories = directories
-        self._unique_external_ids = unique_external_ids
+        self._settings = settings
         self._decoder = decoder
 
     def make(
@@ -128,8 +128,8 @@ class Corrections:
         if request.kind != "regroup" or back:
             raise CorrectionImpossible(detail="Only a regroup comes with a swap.")
         before, client = self._client.generation, self._client.after_switch()
-        args, unique = (client, self._directories, self._decoder), self._unique_external_ids
-        answer = Corrections(*args, unique_external_ids=unique, committing=committing).make(request, None, priority)
+        corrections = Corrections(client, self._directories, self._decoder, self._settings, committing)
+        answer = corrections.make(request, None, priority)
         if not request.dry_run and self._client.generation == before:  # an empty regroup commits nothing
             with_priority(priority, self._switch, back, committing)
         return answer
@@ -212,7 +212,7 @@ class Corrections:
     def _commit(self, decided: _Decided, ahead: dict[str, Row] | None = None) -> CorrectionAnswer:
         """Commits and applies the change. The caller holds the directory's lock."""
         plan, change, answer = decided.plan, decided.change, decided.answer
-        unique = self._unique_external_ids and change.origin != LABEL  # a taken id must not fail a run
+        unique = self._settings.unique_external_ids and change.origin != LABEL  # a taken id must not fail a run
         _require_allowed(plan, change.before, change.after, unique_external_ids=unique)
         if decided.dry_run:
             return answer

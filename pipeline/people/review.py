@@ -39,14 +39,6 @@ class LikelyPair:
     faces: tuple[list[dict[str, Any]], list[dict[str, Any]]]  # compared, as rows of `best_faces`
 
 
-@dataclass(frozen=True)
-class ReviewPage:
-    """The pairs of the walked people, most likely first."""
-
-    pairs: Sequence[LikelyPair]
-    walked: int  # people
-
-
 def review(
     client: LocalStore,
     directory: Directory,
@@ -56,16 +48,16 @@ def review(
     narrow: Matcher,
     wide: Matcher,
     count: int,
-) -> ReviewPage:
-    """The pairs of `people` (roots) with people later in the order, without not-same pairs. Walks at most WALKED
-    people, until `count` pairs are found. `others`: root -> place in the order, of all people that count. `narrow`: the
-    matcher that scores; `wide`: the one that finds similar people."""
+) -> tuple[list[LikelyPair], int]:
+    """The pairs of `people` (roots) with people later in the order, without not-same pairs, the most likely first; and
+    the number of walked people: at most WALKED, until `count` pairs are found. `others`: root -> place in the order, of
+    all people that count. `narrow`: the matcher that scores; `wide`: the one that finds similar people."""
     found, walked = _alike(directory, people[:WALKED], others, wide, count)
     there = directory.merged_sets(dict.fromkeys(itertools.chain(*found)))
     members = {root: [record.person_id for record in records] for root, records in there.items()}
     apart = _stated(client, directory, members)
     pairs = [pair for pair in found if frozenset(pair) not in apart and members.keys() >= {*pair}]
-    return ReviewPage(_ranked(client, pairs, members, narrow, wide), walked)
+    return _ranked(client, pairs, members, narrow, wide), walked
 
 
 def compared(

@@ -55,17 +55,11 @@ class IdentityService:
         self.extractor = extractor
         # A quantized copy is faster on a CPU for the few faces of a request.
         self.directories = Directories(client, resolve_device(settings.run.device), quantized=True)
-        self.batcher = MicroBatcher(
-            extractor,
-            max_images=settings.run.batch_images,
-            max_pixels=settings.run.batch_pixels,
-            queue_images=settings.serve.queue_images,
-        )
+        self.batcher = MicroBatcher(extractor, settings)
         self._generation = SharedLock()  # shared by decisions that use the current generation
         self._post_handler = PostHandler(client, self.directories, self.batcher, decoder, settings, self._generation)
         self._long_work = LongWork("corrections")
-        unique = settings.serve.unique_external_ids
-        self._corrections = Corrections(client, self.directories, decoder, unique_external_ids=unique)
+        self._corrections = Corrections(client, self.directories, decoder, settings.serve)
         self._shard_work = LongWork("shards")
         self._enrolment: Enrolment | None = None  # of the run whose shards are committed
         self._housekeeper = Housekeeper(client, self.directories)

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.report.doubtful_pairs import NO_DOUBTS, Alike, Doubts, compared, doubtful_pairs
-from pipeline.store import PAGE, LocalStore, overview, pages
+from pipeline.store import LocalStore, overview, pages
 
 BIN: Final = 0.025  # the width of a histogram's bins
 PEOPLE: Final = 200  # shown on a page
@@ -81,7 +81,7 @@ def _searched(people: pa.Table, search: Search) -> Iterator[Alike]:
 
 def page_file(run_id: str) -> str:
     """A run's report file, relative to the store."""
-    return f"runs/{run_id}/{PAGE}"
+    return f"runs/{run_id}/{pages.PAGE}"
 
 
 def registered_page(store: LocalStore, run_id: str) -> Path | None:
@@ -101,5 +101,5 @@ def keep_page(
     store.folder.unlink(page_file(run_id))
     if not store.ask(pages.note_page, page_file(run_id), person_ids, media_ids):
         return False
-    store.write_report(run_id, PAGE, content)
+    store.write_report(run_id, pages.PAGE, content)
     return registered_page(store, run_id) is not None

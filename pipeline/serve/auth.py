@@ -30,7 +30,7 @@ from pipeline.errors import TooManyAttempts, Unauthorized
 from pipeline.serve.connections import peer_of
 from pipeline.serve.request_parsing import header_text
 from pipeline.serve.thread_pool import BoundedThreadPool
-from pipeline.store import Credentials, verify_password
+from pipeline.store import Credentials, accounts
 
 HEADER: Final = "X-RPC-AUTHORIZATION"
 VERIFIED_S: Final = 60.0  # how long verified credentials are trusted
@@ -202,7 +202,7 @@ class Authenticator:
         credentials = self._lookup(user_id)
         hashed = credentials.password_hash if credentials else None
         for candidate in _passwords(password):
-            if verify_password(candidate, hashed) and credentials is not None:
+            if accounts.verify_password(candidate, hashed) and credentials is not None:
                 return credentials.account_id
         return None
 

@@ -17,9 +17,8 @@ from pipeline.config import ANY, ServeSettings, listed
 from pipeline.errors import HeaderRepeated, HostInvalid, HostRequired, HostUnknown, RequestError
 
 HEALTH: Final = frozenset({b"/healthz", b"/readyz", b"/metrics"})  # probes call them by any name
-_ONCE: Final = {
-    name.lower().encode(): name for name in ("Host", "X-RPC-AUTHORIZATION", "X-RPC-DIRECTORY")
-}  # repeated, these are ambiguous
+# Repeated, these are ambiguous.
+_ONCE: Final = {name.lower().encode(): name for name in ("Host", "X-RPC-AUTHORIZATION", "X-RPC-DIRECTORY")}
 _KEPT_HOSTS: Final = 64  # most clients of a server send the same
 _HOST: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[\w.~!$&'()*+,;=%-]+)(:[0-9]*)?", re.ASCII)  # RFC 9110, 7.2
 

@@ -459,9 +459,8 @@ class Change:
     pictures: Mapping[str, Picture] = field(default_factory=dict)  # by person, of new references with a picture
     vectors: Mapping[int, FaceVector] = field(default_factory=dict)  # of new references, by face id
     admitted: Mapping[int, FloatArray] = field(default_factory=dict)  # vectors of formerly rejected faces, by face id
-    measured: Mapping[int, Measured] = field(
-        default_factory=dict
-    )  # as `vectors`, by the other generation if there is one: its model measured the faces
+    # As `vectors`, by the other generation if there is one: its model measured the faces.
+    measured: Mapping[int, Measured] = field(default_factory=dict)
     undoes: int | None = None  # of undo and redo: the affected correction
     deleted: Sequence[str] = ()  # persons deleted with all their faces
     remembered: Set[str] = frozenset()  # kinds of digests kept of them, see `catalog.forgotten`

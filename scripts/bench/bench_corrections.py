@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 from bench_serve import NEW, Generator, Server, ask, hand_over, serving, spread
 from coded_faces import CodedExtractor, Shown
-from coded_store import AUTHORIZATION, copied, extracted_run, make_store, person_id, plant
+from coded_store import copied, extracted_run, make_store, person_id, plant
 from harness import argument_parser, settings_of, write_result
 from serve_load import Load
 
@@ -66,14 +66,11 @@ class Loads:
         self._next_new += requests
         return Load(
             url=self._url,
-            authorization=AUTHORIZATION,
             rate=rate,
             requests=requests,
             known=known,
             first_new=first,
             body_bytes=self._args.object_bytes,
-            seed=first,
-            bursts=False,
             directory=directory,
             reads=directory == MAIN,
         )

@@ -25,8 +25,9 @@ from __future__ import annotations
 
 import argparse
 import math
+import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 from functools import partial
@@ -35,8 +36,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
+import duckdb
 import numpy as np
 import torch
+from bench_memory import models_loaded_once, write_manifest
 from comparison import (
     LEAST_COSINE,
     assert_same_embeddings,
@@ -47,7 +50,6 @@ from comparison import (
 )
 from corpora import add_corpus_arguments, distinct, measure_corpora
 from harness import argument_parser, paired_ratio, settings_for, settings_of, write_result
-from run_chain import RunChain
 from stage_costs import STAGES, stage_costs
 from workers import Chain, Variant, Workers
 
@@ -57,6 +59,7 @@ from pipeline.evaluation.bench.harness import Timing, interleave, timed
 from pipeline.evaluation.bench.parity import Extracted, compare_faces, cosines
 from pipeline.evaluation.bench.reference import LIST_IMAGES, LIST_PIXELS, ReferenceChain, equal_sized, image_size
 from pipeline.models.weights import cache_folder, resolve
+from pipeline.run.run import RunRequest, run
 from pipeline.runtime.device import resolve_device
 from pipeline.runtime.threads import usable_cores
 
@@ -64,6 +67,64 @@ OURS, FAST_MODE, RUN, REFERENCE = "facepipe", "fast", "run", "reference"
 CUDA_CONFIG: Final = Path(__file__).resolve().parents[2] / "configs" / "cuda.yaml"
 LEAST_COSINE_FAST: Final = 0.997  # sface in bfloat16: see docs/speed.md
 STAGE_PASSES = 3  # of which the quickest counts
+_DETECTIONS = """
+    SELECT m.path, [d.x1, d.y1, d.x2, d.y2] AS box, d.landmarks, d.confidence
+    FROM core.faces f JOIN core.media m USING (media_id) JOIN core.detections d USING (face_id)
+"""
+_COUNTS = {"rows": "core.media", "faces": "core.faces", "identities": "core.persons"}
+
+
+class RunChain:
+    """`facepipe run`, the models loaded once. Each turn is one run over all files, which have names of their own, into
+    a new store."""
+
+    def __init__(self, settings: Settings, scratch: Path) -> None:
+        self._settings, self._scratch = settings, scratch
+        self._files: dict[str, Path] = {}
+        self._turns = 0
+        self._identities: set[int] = set()
+        self._models = ExitStack()
+        self._models.enter_context(models_loaded_once())  # for as long as the chain lives
+
+    def prepare(self, lists: Sequence[Sequence[Path]]) -> None:
+        self._files = {file.name: file for files in lists for file in files}
+        self._identities = set()
+        shutil.rmtree(self._scratch, ignore_errors=True)  # the stores so far
+        self._scratch.mkdir()
+        self._manifest = write_manifest(list(self._files.values()), self._scratch / "photos.csv")
+
+    def __call__(self, _: Iterable[int]) -> Mapping[Path, range]:
+        """As many numbers as there are faces. Raises AssertionError where the run did not take and read every file, or
+        found other identities than the turn before."""
+        self._turns += 1
+        report = run(RunRequest(self._manifest, self._store, self._settings))
+        assert report.new == report.images == report.work.decoded == len(self._files), report
+        assert report.statuses.keys() <= {"ok", "no_face"}, report.statuses
+        self._identities.add(report.persons)
+        assert len(self._identities) == 1, self._identities
+        return {self._manifest: range(report.faces)}
+
+    @property
+    def _store(self) -> Path:
+        return self._scratch / f"store-{self._turns}"
+
+    def committed(self) -> tuple[dict[Path, Extracted], dict[str, int]]:
+        """What is in the last turn's store: the faces of each photo, without embeddings; and how many rows, faces and
+        identities there are."""
+        catalog = self._store / (self._store / "CURRENT").read_text().strip()
+        with duckdb.connect(str(catalog), read_only=True) as con:
+            rows = con.execute(_DETECTIONS).fetchall()
+            counts = {name: con.execute(f"SELECT count(*) FROM {table}").fetchall() for name, table in _COUNTS.items()}
+        found: dict[str, list[Any]] = {name: [] for name in self._files}
+        for path, *face in rows:
+            found[Path(path).name].append(face)
+        faces = {self._files[name]: _extracted(of_photo) for name, of_photo in found.items()}
+        return faces, {name: int(rows[0][0]) for name, rows in counts.items()}
+
+
+def _extracted(found: Sequence[Sequence[Any]]) -> Extracted:
+    boxes, landmarks, scores = (np.array([face[column] for face in found], np.float32) for column in range(3))
+    return Extracted(boxes.reshape(-1, 4), landmarks.reshape(-1, 5, 2), scores, np.zeros((len(found), 0), np.float32))
 
 
 def make_facepipe(threads: int, settings: Settings) -> Chain:
@@ -140,34 +201,28 @@ def measure(
     workers: Mapping[str, Workers], settings: Settings, arguments: argparse.Namespace, photos: Sequence[Path]
 ) -> tuple[dict[str, Timing], dict[str, Any]]:
     """The timings of all variants, of one pass over `photos`, and the figures."""
-    with tempfile.TemporaryDirectory(dir=arguments.work) as folder:
-        return measure_passes(workers, settings, arguments, Passes(photos, Path(folder)))
-
-
-def measure_passes(
-    workers: Mapping[str, Workers], settings: Settings, arguments: argparse.Namespace, files: Passes
-) -> tuple[dict[str, Timing], dict[str, Any]]:
     repeats, least_s = arguments.repeats, arguments.turn_seconds
     faces: dict[str, dict[Path, Any]] = {}
     passes: dict[str, int] = {}
+    with tempfile.TemporaryDirectory(dir=arguments.work) as folder:
+        files = Passes(photos, Path(folder))
+        for name, one in workers.items():
+            passes[name], faces[name] = fill_turn(name, one, files, settings.run.shard_rows, least_s)
+            assert not one.call(computes_in_tf32, settings.run.device), name
+        main, fast, ran, reference = (first_of(side, workers) for side in (OURS, FAST_MODE, RUN, REFERENCE))
+        parity = {
+            "parity": check(workers[main], faces[main], faces[reference]),
+            "parity_fast": check(workers[fast], faces[fast], faces[reference], LEAST_COSINE_FAST),
+        }
+        turns = interleave(workers, repeats, warmup=0)  # a worker answers when its device is done
+        parity["parity_run"] = check_run(workers[ran], files(passes[ran]), faces[reference])
+        stages = [workers[main].call(stage_costs, files(1), usable_cores()) for _ in range(STAGE_PASSES)]
     for name, one in workers.items():
-        passes[name], faces[name] = fill_turn(name, one, files, settings.run.shard_rows, least_s)
-        assert not one.call(computes_in_tf32, settings.run.device), name
-    main, fast, ran, reference = (first_of(side, workers) for side in (OURS, FAST_MODE, RUN, REFERENCE))
-    parity = {
-        "parity": check(workers[main], faces[main], faces[reference]),
-        "parity_fast": check(workers[fast], faces[fast], faces[reference], LEAST_COSINE_FAST),
-    }
-    turns = interleave(workers, repeats, warmup=0)  # a worker answers when its device is done
-    parity["parity_run"] = check_run(workers[ran], files(passes[ran]), faces[reference])
-    for name, one in workers.items():
-        assert {turn.made for turn in one.turns[-repeats:]} == {passes[name] * sum(map(len, faces[name].values()))}, (
-            name
-        )
+        expected = passes[name] * sum(map(len, faces[name].values()))
+        assert {turn.made for turn in one.turns[-repeats:]} == {expected}, name
     timings = {name: Timing([s / passes[name] for s in turn.seconds]) for name, turn in turns.items()}
-    stages = [workers[main].call(stage_costs, files(1), usable_cores()) for _ in range(STAGE_PASSES)]
     best = min(stages, key=lambda costs: sum(costs[f"{stage}_s"] for stage in (*STAGES, "rest")))
-    figures = {name: variant_figures(one, timings[name], files.photos, passes[name]) for name, one in workers.items()}
+    figures = {name: variant_figures(one, timings[name], len(photos), passes[name]) for name, one in workers.items()}
     return timings, {**parity, "stages": best, **figures, **ratios(timings, main, best["bound_s"])}
 
 

@@ -34,7 +34,7 @@ import numpy as np
 import pyarrow as pa
 from bench_serve import HERE, NEW, Generator, Server, ask, hand_over, serving, spread
 from coded_faces import CodedExtractor, Shown, coded_identity
-from coded_store import AUTHORIZATION, PASSWORD, USER, extracted_run, make_store
+from coded_store import PASSWORD, USER, extracted_run, make_store
 from harness import argument_parser, settings_of, write_result
 from serve_load import Load
 
@@ -104,14 +104,10 @@ class Phases:
         self._generator.begin(
             Load(
                 url=self._server.url,
-                authorization=AUTHORIZATION,
                 rate=args.rate,
                 requests=requests,
                 known=args.identities,
                 first_new=self._first_new,
-                body_bytes=0,
-                seed=self._first_new,
-                bursts=False,
                 photos=photos,
             )
         )

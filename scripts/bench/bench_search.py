@@ -20,6 +20,7 @@ import math
 import resource
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,7 @@ from pipeline.evaluation.bench.harness import Timing, interleave, timed
 from pipeline.matching import int8_filter
 from pipeline.matching.calibration import Calibration
 from pipeline.matching.columns import Column
-from pipeline.matching.match import Matcher, Nearest
+from pipeline.matching.match import Matcher
 from pipeline.matching.references import IndexView, ReferenceIndex
 from pipeline.types import FloatArray, IntArray
 
@@ -108,12 +109,6 @@ def variants(view: IndexView, k: int) -> dict[str, Search]:
     vectors = torch.from_numpy(host)
     buffer = torch.empty(QUERIES * CHUNK, dtype=torch.float32)
 
-    def facepipe(queries: FloatArray) -> Nearest:
-        return MATCHER.nearest(view, queries, k)
-
-    def facepipe_float32(queries: FloatArray) -> Nearest:
-        return MATCHER.nearest(plain, queries, k)
-
     def numpy(queries: FloatArray) -> IntArray:
         products = queries @ host.T if len(queries) > 1 else (host @ queries[0])[None]
         return np.argpartition(products, len(host) - k, axis=1)[:, -k:]
@@ -130,8 +125,8 @@ def variants(view: IndexView, k: int) -> dict[str, Search]:
             torch.mm(asked, part.T, out=buffer[: len(queries) * len(part)].view(len(queries), len(part)))
 
     searches: dict[str, Search] = {
-        "facepipe": facepipe,
-        "facepipe_float32": facepipe_float32,
+        "facepipe": partial(MATCHER.nearest, view, k=k),
+        "facepipe_float32": partial(MATCHER.nearest, plain, k=k),
         "numpy": numpy,
         "torch": torch_topk,
         "products": products,

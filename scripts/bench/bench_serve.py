@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 from coded_faces import CodedExtractor, Shown
 from coded_server import LOADED
-from coded_store import AUTHORIZATION, copied, extracted_run, make_store, person_id, plant
+from coded_store import copied, extracted_run, make_store, person_id, plant
 from harness import argument_parser, settings_of, write_result
 from serve_load import Load
 
@@ -136,14 +136,15 @@ class Generator:
         self._process.wait()
 
 
-def prepared(path: Path, identities: int, shard_faces: int, crop_bytes: int) -> None:
+def prepared(path: Path, args: argparse.Namespace) -> None:
     """A store of planted identities, and a run whose one shard waits to be handed over."""
+    identities, shard_faces = args.identities, args.shard_faces
     with make_store(path, SIZE) as client:
         plant(client, identities)
         known = [Shown(k * (identities // shard_faces or 1) % identities, 2) for k in range(shard_faces // 2)]
         new = [Shown(2 * NEW + k) for k in range(shard_faces - len(known))]
         mixed = [face for pair in zip(known, new, strict=False) for face in pair]
-        extracted_run(client, "shard", mixed, CodedExtractor(SIZE, crop_bytes), shard_faces)
+        extracted_run(client, "shard", mixed, CodedExtractor(SIZE, args.shard_object_bytes), shard_faces)
 
 
 def hand_over(store: Path, source: str = "shard") -> float:
@@ -205,13 +206,11 @@ def measure(store: Path, args: argparse.Namespace) -> tuple[dict[str, Timing], d
         def load(requests: int, first_new: int, *, bursts: bool = False) -> Load:
             return Load(
                 url=server.url,
-                authorization=AUTHORIZATION,
                 rate=args.rate,
                 requests=requests,
                 known=args.identities,
                 first_new=first_new,
                 body_bytes=args.object_bytes,
-                seed=first_new,
                 bursts=bursts,
             )
 
@@ -256,11 +255,7 @@ def main() -> None:
     parser.add_argument("--hand-over-seconds", type=float, default=60.0, help="of load around the shard")
     parser.add_argument("--template", type=Path, help="keeps the prepared store here, or takes it from here")
     args = parser.parse_args()
-
-    def prepare(path: Path, _: Path) -> None:
-        prepared(path, args.identities, args.shard_faces, args.shard_object_bytes)
-
-    with copied(args.template, prepare) as (store, _):
+    with copied(args.template, lambda store, _: prepared(store, args)) as (store, _):
         timings, figures = measure(store, args)
     write_result("serve", settings_of(args), timings, figures, args)
 

@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 
 import numpy as np
 from coded_faces import Shown, photo
-from coded_store import person_id
+from coded_store import AUTHORIZATION, person_id
 
 _CONNECTIONS = 32
 _LEAD_S = 0.2  # for the threads to start
@@ -38,14 +38,12 @@ class Load:
     """`requests` arrivals, `rate` per second."""
 
     url: str
-    authorization: str
     rate: float
     requests: int
     known: int  # persons 0 .. known - 1 are planted
-    first_new: int  # persons from here on are new to the server
-    body_bytes: int
-    seed: int
-    bursts: bool  # a Poisson process, as of clients who know nothing of one another; else one every 1 / rate seconds
+    first_new: int  # persons from here on are new to the server; also the seed
+    body_bytes: int = 0
+    bursts: bool = False  # a Poisson process, as of clients who know nothing of one another; else at equal intervals
     directory: str = "main"
     reads: bool = False
     photos: Sequence[str] = ()
@@ -70,7 +68,7 @@ class _Clients:
     """Threads with a connection each, that take the next request when they are free."""
 
     def __init__(self, load: Load) -> None:
-        rng = np.random.default_rng(load.seed)
+        rng = np.random.default_rng(load.first_new)
         self._load = load
         waits = rng.exponential(1 / load.rate, load.requests) if load.bursts else np.full(load.requests, 1 / load.rate)
         self._insert = rng.permutation(np.arange(load.requests) % 2 == 0).tolist()
@@ -106,7 +104,7 @@ class _Clients:
         load, insert, due = self._load, self._insert[number], self._due[number]
         person = self._faces[number].person
         call = ("POST", _INSERT if insert else _RECOGNISE, self._photos[number])
-        headers = {**_HEADERS, "X-RPC-AUTHORIZATION": load.authorization, "X-RPC-DIRECTORY": load.directory}
+        headers = {**_HEADERS, "X-RPC-AUTHORIZATION": AUTHORIZATION, "X-RPC-DIRECTORY": load.directory}
         time.sleep(max(0.0, due - time.monotonic()))
         connection.request(*(("GET", f"/people/{person_id(person)}", b"") if self._reads[number] else call), headers)
         sent = time.monotonic()

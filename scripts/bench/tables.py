@@ -10,10 +10,9 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from pipeline.config import LOCAL, RAY
+from pipeline.config import EXACT, FAST, LOCAL, RAY
 from pipeline.models.registry import REGISTRY
 
-EXACT, FAST = "exact", "fast"
 RESULTS: Final = Path(__file__).resolve().parent / "results"
 CORPORA: Final = {"a": "250 x 250", "b": "1 MP", "c": "12 MP", "d": "a mix with group photos"}
 STAGES: Final = ("decode", "detect", "embed", "rest")

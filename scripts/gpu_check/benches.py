@@ -13,7 +13,7 @@ from corpora import CORPORA, distinct
 
 from gpu_check.findings import Findings
 from gpu_check.options import CUDA_CONFIG, ROOT, WEIGHTS, Options
-from gpu_check.photos import bench_work, corpus, faces, images
+from gpu_check.photos import corpus, faces, images
 from pipeline.config import EXACT, FAST
 
 WANTED_RATIO: Final = 20  # of the reference's time from files to embeddings, and `run`'s to a committed store
@@ -73,7 +73,7 @@ def bench_extract(options: Options, found: Findings) -> None:
 
 
 def corpora_words(options: Options) -> Iterator[str]:
-    yield from ("--faces", str(faces(options)), "--work", str(bench_work(options)))
+    yield from ("--faces", str(faces(options)), "--work", str(options.work / "bench"))
 
 
 def call(name: str, options: Options, *words: str) -> dict[str, dict[str, Any]]:

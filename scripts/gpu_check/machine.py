@@ -46,7 +46,8 @@ def env(options: Options, found: Findings) -> None:
         }
     found.put(DEVICE, describe(device))
     found.put("torch", {"cuda": torch.version.cuda, **switches})
-    found.put("machine", {**machine(options.device), "memory_gib": round(_memory_bytes() / 2**30, 1)})
+    memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    found.put("machine", {**machine(options.device), "memory_gib": round(memory_bytes / 2**30, 1)})
     found.headline = f"{describe(device)}, torch {torch.__version__}"
     with found.part("trial"):
         for one in try_device(options.settings()):
@@ -96,7 +97,3 @@ def _fits(requirement: Requirement) -> bool:
         return requirement.specifier.contains(version(requirement.name), prereleases=True)
     except PackageNotFoundError:
         return False
-
-
-def _memory_bytes() -> int:
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -56,12 +56,6 @@ class Options:
 
         return settings_for(self.device, WEIGHTS, config, **flags)
 
-    def cache(self) -> Path:
-        """Where the weights lie."""
-        from pipeline.models.weights import cache_folder
-
-        return cache_folder(self.settings().model.cache)
-
 
 def parser(steps: tuple[str, ...], doc: str | None) -> argparse.ArgumentParser:
     made = argparse.ArgumentParser("gpu_check", description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)

@@ -50,14 +50,10 @@ def two_portraits(folder: Path) -> Path:
         return two_people(Path(scratch) / folder.name, samples / _HOPPER, samples / _COLLINS).rename(folder)
 
 
-def bench_work(options: Options) -> Path:
-    return options.work / "bench"
-
-
 def corpus(options: Options, name: str) -> list[Path]:
     """The files of corpus `name`, made where they are not there, with the arguments that the benchmarks make them."""
     count = max(2, round(images(options) * SHARE_OF_A[name]))
-    return make_corpus(name, read_sources(faces(options)), bench_work(options), count)
+    return make_corpus(name, read_sources(faces(options)), options.work / "bench", count)
 
 
 def decoded(options: Options, name: str, count: int) -> list[DecodedImage]:

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from pipeline.config import RunSettings, ServeSettings, Settings
 from pipeline.errors import DeviceOutOfMemory, Overloaded
 from pipeline.people.batcher import MicroBatcher
 from pipeline.runtime.stage_times import EMBED, PNET, RNET, StageTimes
@@ -48,8 +49,8 @@ def extractor() -> HeldUpExtractor:
 
 @pytest.fixture
 def batcher(request: pytest.FixtureRequest, extractor: HeldUpExtractor) -> Iterator[MicroBatcher]:
-    limits = {"max_images": 4, "max_pixels": 1000, "queue_images": 8, **getattr(request, "param", {})}
-    made = MicroBatcher(extractor, **limits)  # type: ignore[arg-type]
+    waiting = ServeSettings(queue_images=getattr(request, "param", 8))
+    made = MicroBatcher(extractor, Settings(run=RunSettings(batch_images=4, batch_pixels=1000), serve=waiting))  # type: ignore[arg-type]
     yield made
     made.close()
 
@@ -89,7 +90,7 @@ def test_what_arrives_while_the_models_are_busy_is_the_next_batch(
     assert extractor.batches == batches
 
 
-@pytest.mark.parametrize("batcher", [{"queue_images": 2}], indirect=True)
+@pytest.mark.parametrize("batcher", [2], indirect=True)
 def test_a_full_queue_refuses_at_once(batcher: MicroBatcher, extractor: HeldUpExtractor) -> None:
     assert ask_while_busy(batcher, extractor, [2, 3, 4, 5]) == [1, 2, 3, Overloaded, Overloaded]
 

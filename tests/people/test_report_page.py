@@ -24,6 +24,7 @@ from pipeline.people.types import PostRequest
 from pipeline.report import doubtful_pairs, page_data
 from pipeline.report import pictures as face_pictures
 from pipeline.run import page as run_page
+from pipeline.store.catalog import pages
 from pipeline.store.catalog.connection import Catalog
 from pipeline.store.checks.check import check_store, repair_store
 from pipeline.store.files.crypto import MasterKey
@@ -233,7 +234,7 @@ def test_who_is_forgotten_while_the_page_is_made_is_not_on_it(
     write, made = LocalStore.write_report, []
 
     def forgetting(client: LocalStore, run_id: str, name: str, data: bytes) -> None:
-        if name == page_data.PAGE and not made:
+        if name == pages.PAGE and not made:
             made.append(data)
             ids = {row["name"]: row["person_id"] for row in client.people(1, "main").to_pylist()}
             people = People(client, "", "", "")
@@ -385,7 +386,7 @@ def test_without_room_for_its_page_a_run_is_done(photos: Path, tmp_path: Path, m
     write = LocalStore.write_report
 
     def full(client: LocalStore, run_id: str, name: str, data: bytes) -> None:
-        if name == page_data.PAGE:
+        if name == pages.PAGE:
             raise StoreFull(path=client.path, detail="no space left on device")
         write(client, run_id, name, data)
 

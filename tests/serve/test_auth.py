@@ -11,7 +11,7 @@ import pytest
 from pipeline.errors import Overloaded, StoreError, TooManyAttempts, Unauthorized
 from pipeline.serve import auth as module
 from pipeline.serve.auth import MAX_FAILURES, VERIFIED_S, WINDOW_S, Authenticator
-from pipeline.store.catalog.accounts import hash_password
+from pipeline.store.catalog.accounts import hash_password, verify_password
 from pipeline.store.records import Credentials
 from tests.serve.asking import make_request
 
@@ -175,13 +175,13 @@ async def test_unknown_user_and_wrong_password_cost_the_same_work(
     auth: Authenticator, monkeypatch: pytest.MonkeyPatch, password: str
 ) -> None:
     checked: list[str] = []
-    real = module.verify_password
+    real = verify_password
 
     def counted(candidate: str, encoded_hash: str | None) -> bool:
         checked.append(candidate)
         return real(candidate, encoded_hash)
 
-    monkeypatch.setattr(module, "verify_password", counted)
+    monkeypatch.setattr(module.accounts, "verify_password", counted)
     work = []
     for user in ("alice", "nobody", "unknown"):
         with pytest.raises(Unauthorized):

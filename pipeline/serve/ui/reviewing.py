@@ -35,7 +35,7 @@ def pairs(visit: Visit) -> Json:
     listed = visit.listed
     rest, place_of = listed.walk(_ORDER, after)
     with visit.service.directories.using(*visit.place) as directory:
-        found = review(
+        likely, walked = review(
             context.store,
             directory,
             [row.person_id for row in rest],
@@ -44,11 +44,11 @@ def pairs(visit: Visit) -> Json:
             wide=Matcher(context.calibration, wide),
             count=count,
         )
-    more = found.walked < len(rest)
+    more = walked < len(rest)
     return {
-        "pairs": [_pair(visit, listed, pair) for pair in found.pairs],
-        **({"next": cursor_at(_ORDER, rest[found.walked - 1])} if more else {}),
-        "looked": found.walked,
+        "pairs": [_pair(visit, listed, pair) for pair in likely],
+        **({"next": cursor_at(_ORDER, rest[walked - 1])} if more else {}),
+        "looked": walked,
         "total": len(place_of),
         "threshold": threshold,
         "wide": wide,
