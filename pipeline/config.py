@@ -43,6 +43,7 @@ AREA, PILLOW = "area", "pillow"  # how crops are resampled
 EXACT, FAST = "exact", "fast"  # modes
 REFUSE, APPLY = "refuse", "apply"  # updates that contradict the names
 CPU, DEVICE = "cpu", "device"  # what decodes JPEG files
+SEQUENTIAL, AVERAGE_LINK = "sequential", "average-link"  # methods of a regroup
 KEEP, MARK, FORGET = "keep", "mark", "forget"  # what happens to missing photos
 LOCAL, RAY = "local", "ray"  # engines
 OPENVINO, TORCH = "openvino", "torch"  # what runs the embedder
@@ -163,6 +164,19 @@ class MatchSettings:
 
 
 @dataclass(frozen=True)
+class RegroupSettings:
+    # sequential: face by face, as a run; average-link: all faces at once, by all pairs
+    method: str = _one_of(SEQUENTIAL, AVERAGE_LINK, default=SEQUENTIAL)
+    # of average-link: the wanted share of pairs of faces in one identity that show one person
+    precision: float = _within(0.5, 0.9999, default=0.99)
+    # the T that two clusters' mean similarity must reach; None: found by `precision`
+    cut: float | None = field(
+        default=None, metadata=_rule(lambda value: value is None or is_threshold(value), THRESHOLD_RULE)
+    )
+    neighbours: int = _within(1, 1000, default=50)  # clusters with which each is compared
+
+
+@dataclass(frozen=True)
 class RunSettings:
     engine: str = _one_of(LOCAL, RAY, default=LOCAL)  # where shards are extracted
     shard_folder: str | None = None  # where Ray workers write shards: a folder or an address; None: in the store
@@ -272,6 +286,7 @@ class Settings:
     align: AlignSettings = field(default_factory=AlignSettings)
     embed: EmbedSettings = field(default_factory=EmbedSettings)
     match: MatchSettings = field(default_factory=MatchSettings)
+    regroup: RegroupSettings = field(default_factory=RegroupSettings)
     model: ModelSettings = field(default_factory=ModelSettings)
     run: RunSettings = field(default_factory=RunSettings)
     ray: RaySettings = field(default_factory=RaySettings)

@@ -24,7 +24,7 @@ from pipeline.cli.flags import (
 from pipeline.cli.groups import CommandGroup
 from pipeline.cli.output import dumps, emit, output_options
 from pipeline.cli.progress import open_progress
-from pipeline.config import CONTRACT_FMR, CONTRACT_THRESHOLD, without_secrets
+from pipeline.config import AVERAGE_LINK, CONTRACT_FMR, CONTRACT_THRESHOLD, SEQUENTIAL, without_secrets
 from pipeline.errors import UsageError
 from pipeline.texts import path_text
 
@@ -123,21 +123,36 @@ def identification(out: Path | None, as_json: bool, **inputs: Any) -> None:
     "--clusters", type=PATH, metavar="FILE", help="Compare with a CSV, JSON Lines or Parquet table of path and cluster."
 )
 @place_options
+@click.option("--sweep", is_flag=True, help="Group the labelled faces of --store again, at many thresholds.")
+@click.option("--method", type=click.Choice((SEQUENTIAL, AVERAGE_LINK)), help="Of --sweep; default: both.")
 @out_option
 @settings_options(("source.labels", "source.root"))
 @output_options
-def clustering(out: Path | None, as_json: bool, **inputs: Any) -> None:
+def clustering(sweep: bool, method: str | None, out: Path | None, as_json: bool, **inputs: Any) -> None:
     """Compare identities with labels: pairwise and BCubed precision, recall and F.
 
     LABELS is a manifest with the columns path and name, or a folder with one subfolder per person and --labels
     parent. Of a photo with several faces, the one nearest the centre is the labelled one. Lists the identities that
-    mix people most, and the people that are split most.
+    mix people most, and the people that are split most. With --sweep it groups the labelled faces again, by each
+    method of `regroup` at many thresholds, and draws precision and recall against them.
 
     \b
     Examples:
       facepipe evaluate clustering lfw/ --labels parent --store ~/people --out figures
       facepipe evaluate clustering labels.csv --clusters clusters.parquet --json
+      facepipe evaluate clustering lfw/ --labels parent --store ~/people --sweep --out figures
     """
+    if sweep:
+        from pipeline.evaluation.sweep import METHODS, report_sweep
+
+        if inputs["store"] is None or inputs["clusters"] is not None:
+            raise UsageError(message="--sweep groups the faces of a store again: give --store DIR, without --clusters.")
+        source, settings, store = (inputs[name] for name in ("source", "settings", "store"))
+        inputs = {"source": source, "settings": settings, "store": store, "methods": [method] if method else METHODS}
+        experiment(report_sweep, inputs, out, "Clustering by threshold", as_json)
+        return
+    if method is not None:
+        raise UsageError(message="--method is of --sweep; give --sweep as well.")
     from pipeline.evaluation.clustering import report_clustering
 
     experiment(report_clustering, inputs, out, "Clustering", as_json)

@@ -76,6 +76,15 @@ _FLAGS = {
     "match.min_cpq": ("X", "Least centre-pose quality of a new identity; 0 switches the check off."),
     "match.min_fsq": ("X", "Least sharpness quality of a new identity; 0 switches it off."),
     "match.min_fcq": ("X", "Least contrast quality of a new identity; 0 switches it off."),
+    "regroup.method": ("sequential|average-link", "average-link: by all pairs of faces, instead of one by one."),
+    "regroup.precision": (
+        "P",
+        "Of average-link: the share of pairs in one identity that shall show one person [0.99].",
+    ),
+    "regroup.cut": (
+        "T",
+        "Of average-link: the T that the mean of two clusters' pairs reaches; instead of --precision.",
+    ),
     "run.engine": ("local|ray", "ray: extract on a Ray cluster (docs/cluster.md)."),
     "run.shard_folder": ("DIR", "Where workers of Ray leave shards: a folder all nodes share, or s3://..."),
     "ray.address": ("HOST:PORT|auto", "The Ray cluster to join; else one is started here."),
@@ -116,6 +125,7 @@ _COMPARE = ("run.check_inode", "run.rehash", "run.on_missing", "run.missing_limi
 _LISTS = frozenset({"source.include", "source.exclude"})  # repeatable: the setting holds them separated by commas
 _DETECT = ("detect.min_face_px", "detect.min_confidence")
 _GATE = ("match.threshold", "match.min_cpq", "match.min_fsq", "match.min_fcq")
+_REGROUP = ("regroup.method", "regroup.precision", "regroup.cut")
 _ENGINE = ("run.engine", "run.shard_folder", "ray.address")
 _MACHINE = ("run.device", "run.threads")
 _MODEL = ("model.weights", "model.weights_file")
@@ -127,7 +137,7 @@ _SECURITY = ("security.encrypt", "security.master_key_file")
 ALL_FLAGS = (*_SOURCE, *_COMPARE, *_DETECT, *_GATE, *_ENGINE, *_MACHINE, *_NEW_MODEL, *_SECURITY)
 EXTRACT_FLAGS = (*_ENGINE, *_MACHINE, *_MODEL, "security.master_key_file")
 GROUP_FLAGS = (*_MODEL, "security.master_key_file")
-REGROUP_FLAGS = (*_GATE, *_MACHINE, "model.weights_file", "security.master_key_file")
+REGROUP_FLAGS = (*_REGROUP, *_GATE, *_MACHINE, "model.weights_file", "security.master_key_file")
 REINDEX_FLAGS = (*_NEW_MODEL, *_ENGINE, *_MACHINE, "run.missing_limit", "security.master_key_file")
 SEARCH_FLAGS = ("match.threshold", *_MACHINE, "model.weights_file")
 _SERVE = tuple(key for key in _FLAGS if key.startswith(("serve.", "ui.")))

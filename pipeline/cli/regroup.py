@@ -44,16 +44,18 @@ def regroup(
 ) -> None:
     """Re-cluster the stored faces, for example with another threshold.
 
-    Decides all stored faces of a directory in their order, as a run would. Corrections stay. Shows the changes and
-    asks; `people undo` reverses it. Only decodes photos from which a new person's picture is cut. With --decode faces
-    that a lower quality threshold admits take part, too: their photos are read again. Also works while a server is
-    running.
+    Decides all stored faces of a directory in their order, as a run would; or with --method average-link all at once,
+    by the mean similarity of all pairs of two groups, which leaves people in fewer pieces. Corrections stay. Shows the
+    changes and asks; `people undo` reverses it. Only decodes photos from which a new person's picture is cut. With
+    --decode faces that a lower quality threshold admits take part, too: their photos are read again. Also works while
+    a server is running.
 
     \b
     Examples:
       facepipe regroup --store ~/people --threshold 0.9 --dry-run
       facepipe regroup --store ~/people --threshold fmr:1e-5
       facepipe regroup --store ~/people --min-cpq 0.4 --decode
+      facepipe regroup --store ~/people --method average-link --precision 0.995
     """
     opened = functools.partial(opened_people, store, account, directory, settings, command="regroup")
     with opened() as people:
@@ -81,7 +83,7 @@ def regroup_lines(answer: CorrectionAnswer) -> Iterator[str]:
     """What a regroup changes."""
     found = answer.regrouping
     assert found is not None
-    yield f"{found.faces} faces at T = {found.threshold:g}: " + (
+    yield f"{found.faces} faces {_by(found)}: " + (
         f"{len(found.moves)} move, {len(found.joins)} joins, {len(found.new)} new people, {len(found.gone)} go"
         if _changes(found)
         else "nothing changes"
@@ -116,6 +118,17 @@ def regroup_lines(answer: CorrectionAnswer) -> Iterator[str]:
         yield f"stay   {len(found.not_decoded) - SHOWN} more"
     if answer.correction_id is not None:
         yield f"done (correction {answer.correction_id}); `people undo` takes it back"
+
+
+def _by(found: Regrouping) -> str:
+    if found.cut is None:
+        return f"at T = {found.threshold:g}"
+    if found.precision is None:
+        return f"by average link, cut at T = {found.cut:.4g}"
+    return (
+        f"by average link, cut at T = {found.cut:.4g} (precision {found.precision:g} among {found.people:,} people,"
+        " measured on news photos; yours may be more alike)"
+    )
 
 
 _REASONS = {"name": "their names differ", "external id": "their external ids differ", "stated": "a correction says so"}

@@ -20,7 +20,10 @@ from pipeline.config import OUTPUT_SECTIONS, Settings
 from pipeline.errors import UsageError
 
 # Parameters of `swap` that are for its regroup.
-_OF_REGROUP: Final = ("dry_run", "account", "directory", "threshold", "min_cpq", "min_fsq", "min_fcq")
+_OF_REGROUP: Final = (
+    *("dry_run", "account", "directory", "method", "precision", "cut"),
+    *("threshold", "min_cpq", "min_fsq", "min_fcq"),
+)
 
 if TYPE_CHECKING:
     from pipeline.jobs.reindex import Estimate

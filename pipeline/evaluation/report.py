@@ -168,13 +168,20 @@ def unusable(photo: Mapping[str, Any] | None) -> str | None:
     return DELETED if photo["deleted"] else None
 
 
-def line_plot(title: str, x: Sequence[float], y: Sequence[float], **axes: Any) -> str:
-    """A curve as one SVG element, its points joined in order. `axes`: properties of matplotlib's axes. A logarithmic
-    axis omits points that are not positive."""
+def line_plot(
+    title: str, x: Sequence[float], curves: Sequence[float] | Mapping[str, Sequence[float]], **axes: Any
+) -> str:
+    """A curve, or several by label, as one SVG element, their points joined in order. `axes`: properties of
+    matplotlib's axes. A logarithmic axis omits points that are not positive."""
     figure, drawn = _figure(title)
     log_x, log_y = (axes.get(name) == "log" for name in ("xscale", "yscale"))
-    points = [(a, b) for a, b in zip(x, y, strict=True) if (a > 0 or not log_x) and (b > 0 or not log_y)]
-    drawn.plot([a for a, _ in points], [b for _, b in points])
+    labelled = curves if isinstance(curves, Mapping) else {"": curves}
+    points: list[tuple[float, float]] = []
+    for label, y in labelled.items():
+        points = [(a, b) for a, b in zip(x, y, strict=True) if (a > 0 or not log_x) and (b > 0 or not log_y)]
+        drawn.plot([a for a, _ in points], [b for _, b in points], label=label)
+    if len(labelled) > 1:
+        drawn.legend()
     if not points:  # a scale without points is an error
         axes = {name: value for name, value in axes.items() if name not in ("xscale", "yscale")}
     drawn.set(**axes)

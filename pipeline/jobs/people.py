@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from pipeline.config import MatchSettings, Settings
+from pipeline.config import MatchSettings, RegroupSettings, Settings
 from pipeline.errors import (
     ManifestInvalid,
     PersonAmbiguous,
@@ -232,10 +232,15 @@ class People:
         return answer
 
     def regroup(
-        self, gate: MatchSettings | None = None, *, decode: bool | pa.Table = False, dry_run: bool = False
+        self,
+        gate: MatchSettings | None = None,
+        *,
+        method: RegroupSettings | None = None,
+        decode: bool | pa.Table = False,
+        dry_run: bool = False,
     ) -> CorrectionAnswer:
-        """Re-clusters the stored faces with this gate (None: the settings'), respecting constraints. The answer's
-        `regrouping` lists the changes, in a `dry_run` the possible ones.
+        """Re-clusters the stored faces with this gate and method (None: the settings'), respecting constraints. The
+        answer's `regrouping` lists the changes, in a `dry_run` the possible ones.
 
         `decode` re-extracts and includes rejected faces that the gate would admit, or is the result of
         `decode_rejected`. Then raises ModelError and DeviceError as well.
@@ -244,7 +249,9 @@ class People:
             decode = self.decode_rejected(gate)
         decoded = None if decode is False else decode
         settings = resolve_threshold(self._with_gate(gate), self._store.identity)
-        answer = self._store.regroup(self._request("regroup", gate=settings.match, dry_run=dry_run), decoded)
+        answer = self._store.regroup(
+            self._request("regroup", gate=settings.match, method=method or settings.regroup, dry_run=dry_run), decoded
+        )
         if decoded is not None and not dry_run:
             self._store.clean_up()
         return answer
@@ -256,7 +263,9 @@ class People:
         if other is None:
             raise ReindexMissing(path=self._store.path, detail="there is none")
         settings = resolve_threshold(self._store.settings, other)
-        return self._store.switch_generation(self._request("regroup", gate=settings.match, dry_run=dry_run))
+        return self._store.switch_generation(
+            self._request("regroup", gate=settings.match, method=settings.regroup, dry_run=dry_run)
+        )
 
     def decode_rejected(
         self, gate: MatchSettings | None = None, progress: Progress | None = None, stop: Event | None = None

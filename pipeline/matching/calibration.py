@@ -6,13 +6,13 @@ import bisect
 import dataclasses
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 
-from pipeline.config import CONTRACT_THRESHOLD, EVERYBODY
+from pipeline.config import CONTRACT_THRESHOLD, EVERYBODY, MAX_THRESHOLD
 from pipeline.errors import BadValue, UnknownKey
 from pipeline.types import IntArray
 
@@ -129,6 +129,20 @@ def wrong_joins(fmr: float, identities: IntArray, faces: IntArray | None = None)
 def rate_for(joins: float, identities: int) -> float:
     """The inverse of `wrong_joins` for `identities` >= 1: the false match rate."""
     return float(1.0 - (1.0 - joins / _PHOTOS) ** (1.0 / identities))
+
+
+def cut_for(cuts: Sequence[tuple[float, float]], precision: float, people: int) -> float:
+    """The cut T at which clusters of average link have this pairwise precision in (0, 1) among `people` >= 1 people.
+
+    `cuts`: two or more ascending pairs of T and the wrong pairs per right pair among 1,000 people, a ratio that grows
+    with their number. Interpolated linearly in its log; beyond the rows, with the slope from the first to the last.
+    """
+    ratio = math.log((1.0 - precision) / precision * 1000.0 / people)
+    thresholds, logs = [t for t, _ in cuts], [math.log(wrong) for _, wrong in cuts]
+    slope = (logs[-1] - logs[0]) / (thresholds[-1] - thresholds[0])
+    inside = float(np.interp(ratio, logs, thresholds))
+    beyond = min(0.0, ratio - logs[0]) + max(0.0, ratio - logs[-1])
+    return min(max(inside + beyond / slope, 0.0), MAX_THRESHOLD)
 
 
 def is_number(value: object) -> bool:

@@ -63,13 +63,16 @@ class ProductFilter:
 
     def match_cut(self, threshold: float) -> float:
         """The float32 product below which a score is below 1.0; -inf if none can be excluded."""
-        if threshold == EVERYBODY:
-            return -np.inf
-        # score = 1 at 2 - d = denominator, solved for s. The solution's rounding is far below TIES.
-        half = (MAX_DISTANCE - score_denominator(threshold)) / 2.0
-        dot = 1.0 - 2.0 * half ** (2.0 / self.calibration.exponent)
-        level = dot - self.ties
+        level = self.dot_at(threshold) - self.ties
         return -np.inf if level <= -1.0 + ROUNDING else level - self.bound - ROUNDING
+
+    def dot_at(self, threshold: float) -> float:
+        """The dot product whose score is 1.0, to within far less than TIES; -1 if everybody matches."""
+        if threshold == EVERYBODY:
+            return -1.0
+        # score = 1 at 2 - d = denominator, solved for s.
+        half = (MAX_DISTANCE - score_denominator(threshold)) / 2.0
+        return float(1.0 - 2.0 * half ** (2.0 / self.calibration.exponent))
 
 
 def _gamma(terms: int, unit: float) -> float:

@@ -56,6 +56,7 @@ class WeightSet:
     preprocessing: Preprocessing
     accuracy: str  # as published
     calibration: Calibration
+    cuts: tuple[tuple[float, float], ...] = ()  # of average link, as `calibration.cut_for` takes them
     package: str | None = None  # import name
     distribution: str | None = None  # name to install
     folder: str = "."
@@ -79,6 +80,7 @@ def _row(name: str, row: dict[str, Any]) -> WeightSet:
     facts["thresholds"] = tuple((rate, threshold) for rate, threshold, _, _ in table)
     facts["intervals"] = tuple((low, high) for _, _, low, high in table)
     row["calibration"] = Calibration(**facts)
+    row["cuts"] = tuple(map(tuple, row.get("cuts", ())))
     row["preprocessing"] = Preprocessing(**row["preprocessing"])
     row["files"] = tuple(SourceFile(**file) for file in row["files"])
     return WeightSet(name, **row)

@@ -17,7 +17,7 @@ from typing import Any, Final, TypeAlias, TypedDict
 
 import pyarrow as pa
 
-from pipeline.config import MatchSettings
+from pipeline.config import SEQUENTIAL, MatchSettings, RegroupSettings
 from pipeline.store.files.segments import Segment
 from pipeline.store.schema import TABLES, arrow_schema
 from pipeline.types import FORGOTTEN, FloatArray, IntArray, Measured
@@ -622,6 +622,7 @@ class CorrectionRequest:
     anyway: bool = False  # overrides a cannot-link constraint in a merge
     origin: str = USER
     gate: MatchSettings | None = None  # of regroup
+    method: RegroupSettings | None = None  # of regroup; None: sequential
     dry_run: bool = False  # of regroup and undo: only report
     decoded: str | None = None  # of regroup, to a server: file with faces extracted again
     correction_id: int | None = None  # of undo; None: the last of `undo_origin` in force
@@ -678,6 +679,12 @@ class Regrouping:
     decoded: bool  # whether they take part, with vectors from their photos
     not_decoded: Sequence[NotDecoded]  # if so: those that do not
     names: Mapping[str, str]  # of the persons in these fields
+    method: str = SEQUENTIAL
+    # of average-link: the T that two clusters' mean similarity reached; the precision and the number of people by which
+    # it was found, or None if it was given
+    cut: float | None = None
+    precision: float | None = None
+    people: int | None = None
 
 
 @dataclass(frozen=True)

@@ -58,6 +58,20 @@ def clustering() -> Table:
     return head, rows
 
 
+def linked() -> Table:
+    rows = []
+    for name, figures in _by_weights("link").items():
+        for way in ("at the cut", "at precision 0.99"):
+            one = figures[way]
+            shares = (
+                f"{part['precision']:.3f} / {part['recall']:.3f} / {part['f']:.3f} [{low:.3f}, {high:.3f}]"
+                for part in (one["all"], one["test people"])
+                for low, high in [part["interval_95"]["f"]]
+            )
+            rows.append((f"`{name}`, {way}", f"{one['cut']:.3f}", f"{one['all']['identities']:,}", *shares))
+    return ("", "cut T", "identities", "pairwise P / R / F [95 % interval of F]", "test people"), rows
+
+
 def _agreement(figures: Any) -> tuple[str, str]:
     pairwise, bcubed = (
         " / ".join(f"{figures[measure][key]:.3f}" for key in ("precision", "recall", "f"))
@@ -320,6 +334,7 @@ TABLES: Final[dict[str, Callable[[], Table]]] = {
     "weights": weights,
     "rates": rates,
     "clustering": clustering,
+    "linked": linked,
     "detection": detection,
     "extraction": extraction,
     "parity": parity,

@@ -12,9 +12,13 @@ import numpy as np
 import pytest
 from click.testing import Result
 
+from pipeline.config import AVERAGE_LINK, SEQUENTIAL
 from pipeline.evaluation.clustering import evaluate_clustering
 from pipeline.evaluation.report import DELETED
+from pipeline.evaluation.sweep import THRESHOLDS
 from pipeline.extraction.extractor import BatchExtractor
+from pipeline.matching.calibration import cut_for
+from pipeline.models.registry import CASIA_WEBFACE, REGISTRY
 from pipeline.store.commits.removal import remove_persons
 from pipeline.store.local import LocalStore
 from tests.cli.report import answer, facepipe
@@ -83,6 +87,35 @@ def test_clustering_of_a_store(labels: Path, store: Path, photos: Path, tmp_path
     assert report["people"] == 2
     assert json.loads((tmp_path / "figures" / "clustering.json").read_text("utf-8")) == report
     assert "BCubed" in (tmp_path / "figures" / "clustering.html").read_text("utf-8")
+
+
+def test_a_sweep_groups_the_labelled_faces_by_both_methods(labels: Path, store: Path, tmp_path: Path) -> None:
+    report = report_of("clustering", labels, "--store", store, "--sweep", "--out", tmp_path)
+    assert (report["faces"], report["people"]) == (7, 2)
+    rows = {(row["method"], row["threshold"]): row for row in report["sweep"]}
+    assert len(rows) == 2 * len(THRESHOLDS)
+    for method in (SEQUENTIAL, AVERAGE_LINK):
+        low, high = rows[method, THRESHOLDS[0]], rows[method, THRESHOLDS[-1]]
+        assert low["identities"] >= high["identities"]
+        assert high["pairwise"] == {"precision": 1.0, "recall": 1.0, "f": 1.0}
+    page = (tmp_path / "clustering.html").read_text("utf-8")
+    assert page.count("<svg") == 2
+    one = report_of("clustering", labels, "--store", store, "--sweep", "--method", AVERAGE_LINK)
+    assert one["sweep"] == [row for row in report["sweep"] if row["method"] == AVERAGE_LINK]
+    for words, option in ((["--sweep"], "--store"), (["--store", store, "--method", SEQUENTIAL], "--sweep")):
+        assert option in report_of("clustering", labels, *words, exit_code=2)["message"]
+
+
+def test_a_cut_follows_from_a_precision_and_the_people(store: Path) -> None:
+    words = ("regroup", "--store", store, "--method", AVERAGE_LINK, "--dry-run")
+    found = answer(*words)["regrouping"]
+    with LocalStore.open(store, command="test") as client:
+        people = client.read("SELECT count(*) AS n FROM main.persons WHERE person_id = root_person_id")["n"][0].as_py()
+    assert found["people"] == people
+    assert found["cut"] == cut_for(REGISTRY[CASIA_WEBFACE].cuts, 0.99, people)
+    precise = answer(*words, "--precision", 0.999)["regrouping"]
+    assert precise["cut"] < found["cut"]
+    assert "measured on news photos" in facepipe(*words).output
 
 
 @pytest.mark.slow

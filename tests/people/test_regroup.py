@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import pytest
 from coded_faces import Shown, photo, vector
 
 import pipeline
-from pipeline.config import MatchSettings
+from pipeline.config import AVERAGE_LINK, MatchSettings, RegroupSettings
 from pipeline.errors import CorrectionImpossible, UndoBlocked
 from pipeline.people import corrections, regroup
 from pipeline.people.correction_plan import Plan
@@ -76,9 +77,13 @@ def store(crowd: Path, tmp_path: Path) -> Path:
 class Regrouped(People):
     """People of the crowd, and what they show."""
 
-    def regroup(self, threshold: float = RUN_T, *, dry_run: bool = False, **gate: float) -> Regrouping:
+    def regroup(
+        self, threshold: float = RUN_T, *, dry_run: bool = False, cut: float | None = None, **gate: float
+    ) -> Regrouping:
+        """Sequential, or with a `cut` by average link."""
         settings = replace(SETTINGS.match, threshold=threshold, **gate)
-        found = self.correct("regroup", gate=settings, dry_run=dry_run).regrouping
+        method = None if cut is None else RegroupSettings(AVERAGE_LINK, cut=cut)
+        found = self.correct("regroup", gate=settings, dry_run=dry_run, method=method).regrouping
         assert found is not None
         return found
 
@@ -255,6 +260,65 @@ def test_corrections_stay(people: Regrouped, threshold: float) -> None:
     if threshold != RUN_T:
         people.correct("undo")
         assert people.state() == before
+
+
+def linked(faces: dict[int, Shown], photo_of: dict[int, int], cut: float) -> set[frozenset[int]]:
+    """Joins the nearest two clusters in turn, by the mean squared distance of all pairs; never two faces of a photo."""
+    vectors = {face_id: vector(face, SIZE).astype(np.float64) for face_id, face in faces.items()}
+    clusters = [[face_id] for face_id in faces]
+    while True:
+        best = (cut, 0, 0)
+        for (i, one), (j, two) in combinations(enumerate(clusters), 2):
+            if not {photo_of[face_id] for face_id in one} & {photo_of[face_id] for face_id in two}:
+                distance = float(np.mean([((vectors[a] - vectors[b]) ** 2).sum() for a in one for b in two]))
+                best = min(best, (distance, i, j)) if distance <= cut else best
+        if best[1] == best[2]:
+            return {frozenset(c) for c in clusters if any(faces[face_id].quality > 0.5 for face_id in c)}
+        clusters[best[1]] += clusters.pop(best[2])
+
+
+@pytest.mark.parametrize("cut", [0.03, RUN_T, pytest.param(LAX, marks=pytest.mark.slow), LAXER])
+def test_average_link_groups_by_all_pairs_and_nobody_twice_on_a_photo(people: Regrouped, cut: float) -> None:
+    before = people.state()
+    shown = people.shown()
+    with_vectors = people.client.face_vectors(list(shown)[:-1])
+    rows = people.client.read("SELECT face_id, media_id FROM core.faces").to_pylist()
+    photo_of = {row["face_id"]: row["media_id"] for row in rows}
+    expected = linked({f: face for f, face in shown.items() if f in with_vectors}, photo_of, cut)
+    found = people.regroup(cut=cut)
+    assert (found.method, found.cut, found.precision) == (AVERAGE_LINK, cut, None)
+    assert people.partition() == expected
+    for cluster in people.partition():
+        assert len({photo_of[face_id] for face_id in cluster}) == len(cluster)
+    again = people.regroup(cut=cut)
+    assert (again.moves, again.joins, again.parted) == ([], [], [])
+    assert bool(found.moves or found.joins) == (cut != RUN_T)
+    if cut != RUN_T:
+        people.correct("undo")
+    assert people.state() == before
+
+
+@pytest.mark.parametrize("cut", [STRICT, LAXER, pytest.param(3.9, marks=pytest.mark.slow)])
+def test_corrections_stay_by_average_link(people: Regrouped, cut: float) -> None:
+    correct_all(people)
+    facts = people.facts()
+    records = {row["person_id"]: row for row in people.client.people(people.account, "main").to_pylist()}
+    before = people.state()
+    found = people.regroup(cut=cut)
+    assert found.moves or found.joins
+    assert_kept(people, facts, records)
+    again = people.regroup(cut=cut)
+    assert (again.moves, again.joins, again.parted) == ([], [], [])
+    people.correct("undo")
+    assert people.state() == before
+
+
+def test_without_a_measured_precision_a_cut_must_be_given(store: Path) -> None:
+    answer = ask(store, "--method", "average-link", "--yes", exit_code=CorrectionImpossible.exit_code)
+    assert "--cut" in answer["message"]
+    answer = ask(store, "--method", "average-link", "--cut", LAXER, "--yes")
+    assert answer["correction_id"] is not None
+    assert answer["regrouping"]["cut"] == LAXER
 
 
 @pytest.mark.slow

@@ -1,0 +1,263 @@
+"""How whole are people by average link, and what does it cost?
+
+    python scripts/bench/bench_link.py people --faces FOLDER/lfw-view1 --work WORK [--weights casia-webface sface]
+    python scripts/bench/bench_link.py planted --planted 100000 --size 512
+
+people   `facepipe run` makes a store of all photos (WORK/<weights>-exact, where it is not there yet), and `facepipe
+         regroup --method average-link` groups copies of it: at the cut that has a precision of 0.98 on the training
+         people alone, and at --precision 0.99. The registry's table of cuts is measured on the training people, 2,000
+         at a time; 500 and 1,000 at a time say whether wrong joins grow with them.
+planted  vectors of planted people, each side in turn: the half of all products that any exact grouping needs, and ours
+
+Asserts of `people`: the registry's table is the measured one; a pairwise F of 0.98 (sface) and 0.83 (casia-webface) at
+a precision of 0.98 or more on test people; nobody is twice on a photo; an undo gives the people of before. Of
+`planted`: no two planted people are joined, and at least 99 % of them are found whole. Writes link-<weights> and
+link-planted-<thousands of faces>k-<device>.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import shutil
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import torch
+from bench_serve import ask
+from harness import argument_parser, paired_ratio, settings_of, write_result
+from lfw import MISLABELLED, Protocol, Stored, make_store, read_protocol, read_store
+
+from pipeline.config import AVERAGE_LINK
+from pipeline.evaluation.bench.harness import Timing, timed
+from pipeline.evaluation.clustering import Contingency
+from pipeline.evaluation.labels import named_photos, numbered
+from pipeline.evaluation.statistics import interval
+from pipeline.evaluation.sweep import linked
+from pipeline.matching.average_link import FacesToLink, average_link
+from pipeline.matching.calibration import Calibration
+from pipeline.models.registry import weight_set
+from pipeline.types import FloatArray, IntArray
+
+PRECISION: Final = 0.98
+LEAST_F: Final = {"casia-webface": 0.83, "sface": 0.98}
+GRID: Final = tuple(round(0.40 + 0.005 * step, 3) for step in range(81))
+TABLE: Final = (0.50, 0.54, 0.58, 0.62, 0.66, 0.70)  # T of the registry's rows
+DRAWS: Final = {500: 40, 1000: 20, 2000: 20}
+TOLERANCE: Final = 0.05  # of the registry's ratios
+RESAMPLES: Final = 1000
+OPEN: Final = ("--min-cpq", "0", "--min-fsq", "0", "--min-fcq", "0")  # the gate
+NOISE: Final = 0.8  # of a planted vector's own length
+CALIBRATION: Final = Calibration(1.281, thresholds=((1e-6, 0.45), (1e-5, 0.54)))
+
+
+class Agreed:
+    """How identities agree with people, with what a resampling of people needs."""
+
+    def __init__(self, people: Sequence[str], identities: Sequence[str]) -> None:
+        self.table = Contingency.of(numbered(people)[1], numbered(identities)[1])
+
+    def figures(self) -> dict[str, Any]:
+        agreement = self.table.pairwise()
+        resampled = np.array(list(self._resampled()))
+        intervals = {name: interval(resampled[:, column]) for column, name in enumerate(("precision", "recall", "f"))}
+        return {**vars(agreement), "interval_95": intervals, **self.table.counted()}
+
+    def _resampled(self) -> Iterator[tuple[float, float, float]]:
+        """Precision, recall and F with people drawn with replacement."""
+        table, random = self.table, np.random.default_rng(1)
+        counts = table.counts.astype(np.float64)
+        sizes = table.person_sizes.astype(np.float64)
+        for _ in range(RESAMPLES):
+            drawn = random.multinomial(len(sizes), np.full(len(sizes), 1 / len(sizes)))
+            weights = drawn[table.people]
+            right = float((weights * counts * (counts - 1) / 2).sum())
+            of_people = float((drawn * sizes * (sizes - 1) / 2).sum())
+            # Of two people as often as both are drawn; a person and a copy are none.
+            in_identity = np.bincount(table.identities, weights * counts)
+            squares = np.bincount(table.identities, (weights * counts) ** 2)
+            wrong = float((in_identity**2 - squares).sum() / 2)
+            precision, recall = right / (right + wrong), right / of_people
+            yield precision, recall, 2 * precision * recall / (precision + recall)
+
+
+def labelled(stored: Stored, people: set[str]) -> tuple[FloatArray, list[str]]:
+    """The labelled faces of these people, without mislabelled photos, and whom they show."""
+    mislabelled = {Path(*parts).stem for parts in named_photos(MISLABELLED)}
+    owners = stored.people
+    rows = [
+        r for r in stored.labelled.tolist() if owners[r] in people and Path(stored.paths[r]).stem not in mislabelled
+    ]
+    return stored.faces.embeddings[rows], [owners[row] for row in rows]
+
+
+def wrong_per_right(stored: Stored, protocol: Protocol) -> dict[int, list[float]]:
+    """By number of people: the wrong pairs per right pair among 1,000 people, at each T of `TABLE`."""
+    vectors, owners = labelled(stored, {*protocol.train.people.values()})
+    names, owner = numbered(owners)
+    random, ratios = np.random.default_rng(0), {}
+    for people, draws in DRAWS.items():
+        right, wrong = np.zeros(len(TABLE)), np.zeros(len(TABLE))
+        for _ in range(draws):
+            drawn = np.isin(owner, random.choice(len(names), people, replace=False))
+            for place, identities in enumerate(linked(vectors[drawn], stored.calibration, TABLE)):
+                agreed = Agreed([owners[row] for row in np.flatnonzero(drawn)], [str(i) for i in identities.tolist()])
+                right[place] += (agreed.table.counts * (agreed.table.counts - 1) // 2).sum()
+                wrong[place] += agreed.table.wrongly_joined().sum()
+        ratios[people] = (wrong / right * 1000 / people).tolist()
+    return ratios
+
+
+def chosen_cut(stored: Stored, protocol: Protocol) -> float:
+    """The highest cut whose precision on the training people is `PRECISION`."""
+    vectors, owners = labelled(stored, {*protocol.train.people.values()})
+    clusters = linked(vectors, stored.calibration, GRID)
+    precise = [
+        cut
+        for cut, identities in zip(GRID, clusters, strict=True)
+        if Agreed(owners, [str(i) for i in identities.tolist()]).table.pairwise().precision >= PRECISION
+    ]
+    return max(precise)
+
+
+def by_command(store: Path, copy: Path, test: set[str], *words: str) -> dict[str, Any]:
+    """A copy of the store, regrouped: how identities agree with all people, and with the test people among them.
+
+    Raises AssertionError if somebody is twice on a photo, or if an undo does not give the people of before.
+    """
+    shutil.copytree(store, copy)
+    before = read_store(copy).persons
+    answer = ask(copy, "regroup", "--method", AVERAGE_LINK, *words, *OPEN, "--yes")["regrouping"]
+    stored, roots = read_store(copy), roots_of(copy)
+    identities = [roots[person] for person in stored.persons]
+    on_photo: dict[str, list[str]] = defaultdict(list)
+    for path, identity in zip(stored.paths, identities, strict=True):
+        on_photo[path].append(identity)
+    assert all(len(set(each)) == len(each) for each in on_photo.values()), "somebody is twice on a photo"
+    ask(copy, "people", "undo", "--yes")
+    assert read_store(copy).persons == before
+    assert ask(copy, "check")["problems"] == []
+    shutil.rmtree(copy)
+    return {"cut": answer["cut"], "faces": answer["faces"], **agreement(stored, identities, test)}
+
+
+def agreement(stored: Stored, identities: Sequence[str], test: set[str]) -> dict[str, Any]:
+    owners, rows = stored.people, stored.labelled.tolist()
+    parts = {"all": rows, "test people": [row for row in rows if owners[row] in test]}
+    return {
+        name: Agreed([owners[row] for row in part], [identities[row] for row in part]).figures()
+        for name, part in parts.items()
+    }
+
+
+def roots_of(store: Path) -> dict[str, str]:
+    from pipeline.store.local import LocalStore
+
+    with LocalStore.open(store, command="bench") as client:
+        rows = client.read(
+            "SELECT person_id::VARCHAR AS id, root_person_id::VARCHAR AS root FROM main.persons"
+        ).to_pylist()
+    return {row["id"]: row["root"] for row in rows}
+
+
+def people_figures(weights: str, arguments: argparse.Namespace) -> dict[str, Any]:
+    store, protocol = arguments.work / f"{weights}-exact", read_protocol(arguments.faces)
+    make_store(arguments.faces / "images", weights, store)
+    stored, test = read_store(store), {*protocol.test.people.values()}
+    ratios, cut = wrong_per_right(stored, protocol), chosen_cut(stored, protocol)
+    stated = dict(weight_set(weights).cuts)
+    for threshold, ratio in zip(TABLE, ratios[2000], strict=True):
+        assert abs(stated[threshold] / ratio - 1) < TOLERANCE, f"{stated[threshold]} in the registry, measured: {ratio}"
+    copy = arguments.work / "regrouped"
+    figures = {
+        "wrong_per_right_of_1000_people": {str(people): ratio for people, ratio in ratios.items()},
+        "sequential": agreement(stored, stored.persons, test),
+        "at the cut": by_command(store, copy, test, "--cut", str(cut)),
+        "at precision 0.99": by_command(store, copy, test, "--precision", "0.99"),
+    }
+    found = figures["at the cut"]["test people"]
+    assert found["precision"] >= PRECISION, found
+    assert found["f"] >= LEAST_F[weights], found
+    return figures
+
+
+def planted_vectors(faces: int, people: int, size: int) -> tuple[FloatArray, IntArray]:
+    random = np.random.default_rng(1)
+    owner = random.permutation(np.arange(faces) % people)
+    centres = random.standard_normal((people, size), dtype=np.float32)
+    vectors = centres[owner]
+    for start in range(0, faces, 2**16):
+        part = vectors[start : start + 2**16]
+        part += np.float32(NOISE) * random.standard_normal(part.shape, dtype=np.float32)
+        part /= np.linalg.norm(part, axis=1, keepdims=True)
+    return vectors, owner
+
+
+def half_of_all_products(vectors: FloatArray, device: str) -> None:
+    """Each block with all faces before and in it, into one buffer that nobody reads."""
+    rows = torch.from_numpy(vectors).to(device)
+    buffer = torch.empty(2**21, device=device)
+    for start in range(0, len(rows), 1024):
+        block = rows[start : start + 1024]
+        for references in rows[: start + 1024].split(2048):
+            torch.mm(block, references.T, out=buffer[: len(block) * len(references)].view(len(block), len(references)))
+
+
+def planted_figures(arguments: argparse.Namespace) -> tuple[dict[str, Timing], dict[str, Any]]:
+    vectors, owner = planted_vectors(arguments.planted, arguments.planted // arguments.photos_each, arguments.size)
+    none, pairs = np.full(len(vectors), -1), np.empty((0, 2), np.int64)
+    found: list[IntArray] = []
+
+    def ours() -> None:
+        faces = FacesToLink(vectors, none, none, pairs, pairs)
+        found.append(average_link(faces, CALIBRATION, cut=arguments.cut, device=arguments.device).clusters())
+
+    seconds: dict[str, list[float]] = {"products": [], "facepipe": []}
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    for _ in range(arguments.repeats):
+        seconds["products"].append(timed(lambda: half_of_all_products(vectors, arguments.device), arguments.device))
+        seconds["facepipe"].append(timed(ours, arguments.device))
+        print({name: values[-1] for name, values in seconds.items()}, flush=True)
+    table = Contingency.of(owner, numbered([str(each) for each in found[0].tolist()])[1])
+    counts = table.counted()
+    timings = {name: Timing(values) for name, values in seconds.items()}
+    figures = {
+        "faces": len(vectors),
+        "people": counts["people"],
+        "whole": counts["people_found_exactly"] / counts["people"],
+        "wrongly_joined_pairs": int(table.wrongly_joined().sum()),
+        "ratio_to_products": paired_ratio(timings["facepipe"], timings["products"]),
+        "peak_rss_bytes": 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
+        "rss_before_bytes": 1024 * before,
+    }
+    assert not figures["wrongly_joined_pairs"]
+    assert figures["whole"] >= 0.99, figures
+    return timings, figures
+
+
+def main() -> None:
+    parser = argument_parser(__doc__)
+    parser.add_argument("question", choices=("people", "planted"))
+    parser.add_argument("--faces", type=Path, help="the folder lfw-view1")
+    parser.add_argument("--work", type=Path, help="the folder of the stores")
+    parser.add_argument("--weights", nargs="+", default=["casia-webface", "sface"])
+    parser.add_argument("--planted", type=int, default=100_000, help="faces")
+    parser.add_argument("--size", type=int, default=512)
+    parser.add_argument("--photos-each", type=int, default=5)
+    parser.add_argument("--cut", type=float, default=0.75, help="T")
+    parser.add_argument("--repeats", type=int, default=3)
+    arguments = parser.parse_args()
+    if arguments.question == "planted":
+        timings, figures = planted_figures(arguments)
+        name = f"link-planted-{arguments.planted // 1000}k"
+        write_result(name, settings_of(arguments), timings, figures, arguments)
+        return
+    for weights in arguments.weights:
+        write_result(f"link-{weights}", {"precision": PRECISION}, {}, people_figures(weights, arguments), arguments)
+
+
+if __name__ == "__main__":
+    main()
