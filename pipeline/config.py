@@ -293,6 +293,7 @@ class Settings:
     security: SecuritySettings = field(default_factory=SecuritySettings)
     serve: ServeSettings = field(default_factory=ServeSettings)
     ui: UiSettings = field(default_factory=UiSettings)
+    given: frozenset[str] = frozenset()  # keys set by flags: these override what a directory remembers
 
     def __post_init__(self) -> None:
         for key in known_keys():
@@ -318,7 +319,7 @@ def nearest_threshold(value: float) -> float:
 
 _THRESHOLD = "match.threshold"
 _RATE = "match.threshold_fmr"  # set only through the threshold, as fmr:1e-4
-_FMR = "fmr:"
+FMR = "fmr:"
 _SECRET = frozenset({"security.master_key"})  # never repeated in a message or a report
 # Values of old configurations, and their replacements.
 _FORMER: Mapping[tuple[str, Any], Any] = {("run.backend", "onnxruntime"): OPENVINO}
@@ -335,7 +336,7 @@ def _check(key: str, value: Any, where: str) -> None:
 def known_keys() -> Mapping[str, Any]:
     """Maps every key `section.name` to its type, in the order of the classes."""
     keys: dict[str, Any] = {}
-    for section, cls in typing.get_type_hints(Settings).items():
+    for section, cls in _sections().items():
         keys.update({f"{section}.{name}": hint for name, hint in typing.get_type_hints(cls).items()})
     return {key: hint for key, hint in keys.items() if key != _RATE}
 
@@ -343,8 +344,14 @@ def known_keys() -> Mapping[str, Any]:
 @functools.cache
 def _rules() -> Mapping[str, Mapping[str, Any]]:
     """Maps each key to its rule, empty if it has none."""
-    sections = typing.get_type_hints(Settings).items()
+    sections = _sections().items()
     return {f"{section}.{each.name}": each.metadata for section, cls in sections for each in dataclasses.fields(cls)}
+
+
+@functools.cache
+def _sections() -> Mapping[str, Any]:
+    """Maps each section to its class."""
+    return {name: cls for name, cls in typing.get_type_hints(Settings).items() if dataclasses.is_dataclass(cls)}
 
 
 def load_settings(
@@ -364,10 +371,10 @@ def load_settings(
     if file is not None:
         values.update(_from_yaml(file))
     values.update(_from_environ(environ))
-    for key, value in (flags or {}).items():
-        if value is not None:
-            values |= _accepted(key, value, "the flags")
-    return _build(values)
+    given = {key: value for key, value in (flags or {}).items() if value is not None}
+    for key, value in given.items():
+        values |= _accepted(key, value, "the flags")
+    return dataclasses.replace(_build(values), given=frozenset(given))
 
 
 def _from_environ(environ: Mapping[str, str]) -> dict[str, Any]:
@@ -390,7 +397,7 @@ def _from_yaml(file: Path) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise UsageError(message=f"The configuration {where} must be a mapping of sections, not {type(data).__name__}.")
     values: dict[str, Any] = {}
-    sections = [section.name for section in dataclasses.fields(Settings)]
+    sections = list(_sections())
     for section, content in data.items():
         if section not in sections:
             raise UnknownKey(key=section, where=where, hint=_nearest(str(section), sections))
@@ -426,7 +433,7 @@ def _accepted(key: str, value: Any, where: str) -> dict[str, Any]:
     `where` it was given."""
     if key not in known_keys():
         raise UnknownKey(key=key, where=where, hint=_nearest(key, known_keys()))
-    if key == _THRESHOLD and isinstance(value, str) and value.strip().lower().startswith(_FMR):
+    if key == _THRESHOLD and isinstance(value, str) and value.strip().lower().startswith(FMR):
         return {_THRESHOLD: math.nan, _RATE: _parse_rate(value, where)}
     parsed = _convert(key, value, where)
     parsed = _FORMER.get((key, parsed), parsed)
@@ -436,7 +443,7 @@ def _accepted(key: str, value: Any, where: str) -> dict[str, Any]:
 
 def _parse_rate(text: str, where: str) -> float:
     """Parses the rate in `fmr:1e-4`. Raises BadValue."""
-    rate = _as_type(float, text.strip()[len(_FMR) :])
+    rate = _as_type(float, text.strip()[len(FMR) :])
     if rate is None or not 0 < rate < 1:
         expected = f"must be {THRESHOLD_RULE}, or a false match rate between 0 and 1, as in fmr:1e-4"
         raise BadValue(key=_THRESHOLD, where=where, value=repr(text), expected=expected)

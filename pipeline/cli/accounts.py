@@ -15,7 +15,7 @@ from pipeline.config import Settings
 from pipeline.errors import UsageError
 
 if TYPE_CHECKING:
-    from pipeline.store import AccountSummary
+    from pipeline.store import AccountSummary, Remembered
 
 password_option = click.option(
     "--password-stdin", is_flag=True, help="Take the password from the first line of standard input."
@@ -157,7 +157,7 @@ def directory() -> None:
 @click.option("--account", metavar="USERID", help="Only the directories of this account.")
 @output_options
 def list_directories(store: Path, account: str | None, as_json: bool) -> None:
-    """List directories with their number of identities.
+    """List directories with their number of identities, and the threshold and method that `regroup` set for them.
 
     \b
     Examples:
@@ -170,8 +170,11 @@ def list_directories(store: Path, account: str | None, as_json: bool) -> None:
     with open_store(store, command="directory list", reading=True) as opened:
         accounts = opened.accounts() if account is None else [find_account(opened, account)]
     rows = [directory for each in accounts for directory in each.directories]
-    report = [{"account": row.user_id, "directory": row.name, "identities": row.identities} for row in rows]
-    lines = [f"{row.user_id}  {row.name}  {_identities(row.identities)}" for row in rows]
+    report = [
+        {"account": row.user_id, "directory": row.name, "identities": row.identities, **vars(row.remembered)}
+        for row in rows
+    ]
+    lines = [f"{row.user_id}  {row.name}  {_identities(row.identities)}{_remembered(row.remembered)}" for row in rows]
     emit({"directories": report}, lines or ["no directories"], as_json)
 
 
@@ -204,6 +207,14 @@ def delete(name: str, store: Path, account: str | None, yes: bool, as_json: bool
         opened.clean_up()  # the vectors out of the files, too
     report = {"account": row.user_id, "directory": row.name, "identities": row.identities}
     emit(report, [f"deleted {row.name} of {row.user_id}, {_identities(row.identities)}"], as_json)
+
+
+def _remembered(values: Remembered) -> str:
+    parts = [f"T {values.threshold}"] if values.threshold is not None else []
+    if values.method is not None:
+        target = f" at precision {values.precision:g}" if values.cut is None and values.precision is not None else ""
+        parts.append(f"regroup by {values.method}{target if values.cut is None else f', cut {values.cut:g}'}")
+    return f"  ({', '.join(parts)})" if parts else ""
 
 
 def _directories(count: int) -> str:

@@ -117,8 +117,20 @@ def swap(
             done = People(opened, account, directory).swap_and_regroup(dry_run=dry_run)
         else:
             done = opened.switch_generation()
+        lost = [] if dry_run else list(_thresholds_without_effect(opened))
     lines = [] if done.regrouped is None else regroup_lines(done.regrouped)
-    emit(asdict(done), [f"{'would answer' if dry_run else 'answers'} by {done.weights}", *lines], as_json)
+    emit(asdict(done), [f"{'would answer' if dry_run else 'answers'} by {done.weights}", *lines, *lost], as_json)
+
+
+def _thresholds_without_effect(store: Store) -> Iterator[str]:
+    """Lines about directories whose threshold is a number for another index."""
+    for row in (row for account in store.accounts() for row in account.directories):
+        threshold = row.remembered.threshold
+        if threshold is not None and store.threshold_of(row.account_id, row.name) is None:
+            yield (
+                f"threshold  {row.name} of {row.user_id}: {threshold} was for another index and has no effect;"
+                f" `facepipe regroup --directory {row.name} --threshold T` sets one for this"
+            )
 
 
 @reindex.command()

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from pipeline.config import MatchSettings, RegroupSettings, Settings
+from pipeline.config import FMR, MatchSettings, RegroupSettings, Settings
 from pipeline.errors import (
     ManifestInvalid,
     PersonAmbiguous,
@@ -30,7 +30,16 @@ from pipeline.errors import (
 from pipeline.jobs.accounts import find_account
 from pipeline.jobs.store import Store, Switched, part_of_command
 from pipeline.jobs.store_identity import resolve_threshold, settings_of_store
-from pipeline.store import USER, CorrectionAnswer, CorrectionRequest, FaceAnswer, PersonChange, SearchQuery, people
+from pipeline.store import (
+    USER,
+    CorrectionAnswer,
+    CorrectionRequest,
+    FaceAnswer,
+    PersonChange,
+    Remembered,
+    SearchQuery,
+    people,
+)
 from pipeline.texts import TEXT_RULE, is_text, nfc
 from pipeline.types import Progress, SilentProgress
 
@@ -139,7 +148,8 @@ class People:
     def recognise(self, image: bytes, top: int) -> list[FaceAnswer]:
         """Returns the faces of an encoded image, each with its identity and the `top` most similar ones. Stores
         nothing. Also raises ImageRejected, ModelError, DeviceError."""
-        account_id, threshold = self._account_id, self._store.settled.match.threshold
+        account_id = self._account_id
+        threshold = self._store.settings_in(self._store.settled, account_id, self._directory)[0].match.threshold
         return self._store.search(SearchQuery(image, account_id, self._directory, top, threshold))
 
     def _found(self, records: Sequence[Mapping[str, Any]], who: str) -> str:
@@ -249,9 +259,8 @@ class People:
             decode = self.decode_rejected(gate)
         decoded = None if decode is False else decode
         settings = resolve_threshold(self._with_gate(gate), self._store.identity)
-        answer = self._store.regroup(
-            self._request("regroup", gate=settings.match, method=method or settings.regroup, dry_run=dry_run), decoded
-        )
+        asked = self._regrouping(replace(settings, regroup=method or settings.regroup), gate, method)
+        answer = self._store.regroup(replace(asked, dry_run=dry_run), decoded)
         if decoded is not None and not dry_run:
             self._store.clean_up()
         return answer
@@ -262,10 +271,22 @@ class People:
         other = self._store.other_identity()
         if other is None:
             raise ReindexMissing(path=self._store.path, detail="there is none")
-        settings = resolve_threshold(self._store.settings, other)
-        return self._store.switch_generation(
-            self._request("regroup", gate=settings.match, method=settings.regroup, dry_run=dry_run)
+        asked = self._regrouping(resolve_threshold(self._store.settings, other))
+        return self._store.switch_generation(replace(asked, dry_run=dry_run))
+
+    def _regrouping(
+        self, settings: Settings, gate: MatchSettings | None = None, method: RegroupSettings | None = None
+    ) -> CorrectionRequest:
+        """A regroup by these settings. The directory remembers those given by flags, by `gate` and by `method`."""
+        match, regroup, given = settings.match, settings.regroup, settings.given
+        threshold = str(match.threshold) if match.threshold_fmr is None else f"{FMR}{match.threshold_fmr}"
+        typed = Remembered(
+            threshold=threshold if gate is not None or "match.threshold" in given else None,
+            method=regroup.method if method is not None or "regroup.method" in given else None,
+            precision=regroup.precision if "regroup.precision" in given else None,
+            cut=regroup.cut if method is not None or "regroup.cut" in given else None,
         )
+        return self._request("regroup", gate=match, method=regroup, typed=typed)
 
     def decode_rejected(
         self, gate: MatchSettings | None = None, progress: Progress | None = None, stop: Event | None = None

@@ -45,6 +45,7 @@ from pipeline.store import (
     Label,
     LocalStore,
     MasterKey,
+    Remembered,
     RunFiles,
     RunRow,
     ScanNotes,
@@ -250,6 +251,27 @@ class Store(RunFiles):
             return self.service.delete_directory(account_id, directory)
         self.release()
         return self.local.delete_directory(account_id, directory)
+
+    def threshold_of(self, account_id: int, directory: str) -> float | None:
+        """The T that a regroup set for a directory, if any."""
+        from pipeline.people.records import threshold_in_use
+
+        rows = (row for account in self.accounts() for row in account.directories)
+        own = next((r.remembered for r in rows if (r.account_id, r.name) == (account_id, directory)), Remembered())
+        return threshold_in_use(own, self.identity.calibration, self.generation)
+
+    def settings_in(self, settings: Settings, account_id: int, directory: str) -> tuple[Settings, str | None]:
+        """`settings` with the threshold that the directory remembers, unless a flag gave one; and a note if theirs
+        differ."""
+        from pipeline.people.records import overridden
+
+        own, match = self.threshold_of(account_id, directory), settings.match
+        if own is None or own == match.threshold:
+            return settings, None
+        if "match.threshold" in settings.given:
+            return settings, overridden(directory, own, match.threshold)
+        made = replace(settings, match=replace(match, threshold=own, threshold_fmr=None))
+        return made, f'The directory "{directory}" has the threshold {own:g}, which a regroup set for it.'
 
     # Runs
 

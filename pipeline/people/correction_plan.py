@@ -21,6 +21,7 @@ from pipeline.store import (
     Fact,
     MediaLabel,
     PersonRecord,
+    Remembered,
     Rows,
     StoredFace,
 )
@@ -50,6 +51,7 @@ class Plan:
         self._references: dict[str, tuple[int | None, int | None]] = {}
         self._withdrawn: dict[Fact, None] = {}  # an ordered set
         self._stated: list[Fact] = []
+        self._remembered: tuple[Remembered, Remembered] | None = None
         self.undoes: Correction | None = None  # the plan's rows are then its rows, reversed
         self.guids: dict[int, str] = {}  # of new references' pictures, by face id
         self._folder = str(uuid.uuid4())[:FOLDER_DIGITS]  # of all pictures: made and synced once
@@ -71,7 +73,17 @@ class Plan:
             {p: b for p, (b, _) in persons}, {f: b for f, (b, _) in faces}, {p: b for p, (b, _) in references}
         )
         after = Rows({p: a for p, (_, a) in persons}, {f: a for f, (_, a) in faces}, {p: a for p, (_, a) in references})
-        return replace(before, facts=list(self._withdrawn)), replace(after, facts=self._stated)
+        was, is_now = self._remembered or (None, None)
+        return (
+            replace(before, facts=list(self._withdrawn), remembered=was),
+            replace(after, facts=self._stated, remembered=is_now),
+        )
+
+    def remember(self, values: Remembered) -> None:
+        """Sets what the directory remembers."""
+        was = self.directory.remembered
+        if values != was:
+            self._remembered = was, values
 
     def change(self, kind: str, origin: str, *, dry_run: bool = False) -> Change:
         """Builds the `Change`; for a `dry_run` without pictures and vectors."""

@@ -14,18 +14,19 @@ import threading
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, NamedTuple
 
 import numpy as np
 
+from pipeline.config import MatchSettings
 from pipeline.errors import InputError, RequestError, StoreError
 from pipeline.matching.references import IndexView, ReferenceIndex
 from pipeline.people.locks import DirectoryLock, PostLock
 from pipeline.people.records import Records, StoredDirectory
 from pipeline.runtime.device import HOST
-from pipeline.store import Change, Committed, LocalStore, References, Segment, segment_files
+from pipeline.store import Change, Committed, LocalStore, References, Remembered, Segment, segment_files
 
 MAX_TAIL: Final = 2**16  # references in memory
 _log = logging.getLogger(__name__)
@@ -93,6 +94,8 @@ class Directory(Records):
         self.in_doubt = False  # possibly inconsistent after a failed change: needs a reload
         self.changed = Changed()
         self._new_index = partial(ReferenceIndex, device=device, quantized=quantized)
+        self.remembered = Remembered()
+        self.threshold: float | None = None  # T by `remembered` and the current generation
         self._size = stored.embedding_size
         self._reading = threading.Lock()  # held while the index is read
         self._maps = threading.Lock()  # held briefly; guards the fields below
@@ -110,6 +113,7 @@ class Directory(Records):
         with self._reading:
             found = None if self._view is None else self._build(self._stored.references())
             self.take(merges)
+            self._set_remembered(self._stored.remembered())
             with self._maps:
                 if found is not None:
                     self._take_index(*found)
@@ -170,6 +174,7 @@ class Directory(Records):
         """Drops the index; the next use reads the new generation's. The caller holds the lock alone."""
         with self._reading, self._maps:
             self._size, self._index, self._view = embedding_size, self._new_index(embedding_size), None
+            self._set_remembered(self.remembered)
             self._person_ids, self._files = PersonIds([], []), frozenset()
             self._count_change(corrected=True, of_faces=True)
 
@@ -189,9 +194,18 @@ class Directory(Records):
         """Whether it maps a segment that is not in `files`."""
         return not self._files <= files
 
+    def match(self, settings: MatchSettings, *, given: bool) -> MatchSettings:
+        """`settings` with the directory's threshold, unless theirs was `given` by a flag."""
+        return settings if given or self.threshold is None else replace(settings, threshold=self.threshold)
+
+    def _set_remembered(self, values: Remembered) -> None:
+        self.remembered, self.threshold = values, self._stored.threshold_of(values)
+
     def apply(self, change: Change, committed: Committed) -> None:
         """Applies a committed change. The caller holds the lock."""
         self.follow(change, committed)
+        if change.after.remembered is not None:
+            self._set_remembered(change.after.remembered)
         with self._maps:
             if self._view is not None:
                 self._change_index(change, committed)

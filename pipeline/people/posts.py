@@ -68,13 +68,14 @@ class PostHandler:
         self._decoder = decoder
         self._pixel_hash = PixelHash(client.identity.pixel_key)
         self._settings = settings.serve
+        self._threshold_given = "match.threshold" in settings.given
         self.take_generation(settings.match)
         # Only for decoding and models: waiting for memory, locks or the disk blocks no other post.
         self._working = threading.BoundedSemaphore(settings.serve.workers or 2 * usable_cores())
 
     def take_generation(self, match: MatchSettings) -> None:
         """Switches to the store's current generation, with this quality gate and threshold."""
-        self.match = match
+        self._match = match
         self._calibration = Calibration.from_dict(self._client.identity.calibration)
 
     def post(self, account_id: int, directory: str, data: bytes, request: PostRequest) -> PostResult:
@@ -83,22 +84,25 @@ class PostHandler:
         while True:
             with image.room(), self._working:
                 extracted = self._extract(image, request)
-            with self._generation.shared():
-                post = self._post_of(extracted, request)
+            with self._generation.shared(), self._directories.using(account_id, directory) as opened:
+                post = self._post_of(extracted, request, self.match_of(opened))
                 if post is not None:  # else extracted before a switch to another model
-                    return self._decided(account_id, directory, post, extracted.detection_s)
+                    return self._decided(opened, post, extracted.detection_s)
 
-    def _decided(self, account_id: int, directory: str, post: Post, detection_s: float) -> PostResult:
+    def match_of(self, directory: Directory) -> MatchSettings:
+        """The quality gate and threshold for posts to a directory that give none."""
+        return directory.match(self._match, given=self._threshold_given)
+
+    def _decided(self, directory: Directory, post: Post, detection_s: float) -> PostResult:
         request = post.request
         results: list[FaceResult] = []
         updated = False
-        with self._directories.using(account_id, directory) as opened:
-            provider = f"mtcnn, {self._client.identity.embedder}/{self._client.identity.weights}"
-            for person_id in (request.update_person_id, request.merge_with):
-                if person_id is not None:
-                    opened.record(person_id)  # raises PersonUnknown
-            if post.detected_faces:
-                results, updated = self._answer(opened, post)
+        provider = f"mtcnn, {self._client.identity.embedder}/{self._client.identity.weights}"
+        for person_id in (request.update_person_id, request.merge_with):
+            if person_id is not None:
+                directory.record(person_id)  # raises PersonUnknown
+        if post.detected_faces:
+            results, updated = self._answer(directory, post)
         return PostResult(
             faces=results,
             width=post.image.width,
@@ -129,9 +133,9 @@ class PostHandler:
         )
         return _Extracted(image, faces, described, model, detection_s)
 
-    def _post_of(self, extracted: _Extracted, request: PostRequest) -> Post | None:
+    def _post_of(self, extracted: _Extracted, request: PostRequest, match: MatchSettings) -> Post | None:
         """The post for the current generation; None if its model has not measured the faces."""
-        image, described, gate = extracted.image, extracted.described, self._gate(request)
+        image, described, gate = extracted.image, extracted.described, _gate(request, match)
         model = self._client.identity.model
         measured = [as_measured_by(model, face, extracted.model) for face in extracted.faces]
         faces = [face for face in measured if face is not None]
@@ -154,10 +158,6 @@ class PostHandler:
             )
         guids = [str(uuid.uuid4()) for _ in detected_faces]
         return Post(image, request, Matcher(self._calibration, gate.threshold), detected_faces, guids, described)
-
-    def _gate(self, request: PostRequest) -> MatchSettings:
-        asked = {key: getattr(request, key) for key in ("threshold", "min_cpq", "min_fsq", "min_fcq")}
-        return replace(self.match, **{key: value for key, value in asked.items() if value is not None})
 
     def _answer(self, directory: Directory, post: Post) -> tuple[list[FaceResult], bool]:
         """The answers, and whether the account changed. Decides and writes pictures without the lock; under it, decides
@@ -194,6 +194,11 @@ class PostHandler:
                     committed = self._client.commit(change, ahead)
                 directory.apply(change, committed)
             return _results(decision, similar, changes.conflicts), changes.account_updated
+
+
+def _gate(request: PostRequest, match: MatchSettings) -> MatchSettings:
+    asked = {key: getattr(request, key) for key in ("threshold", "min_cpq", "min_fsq", "min_fcq")}
+    return replace(match, **{key: value for key, value in asked.items() if value is not None})
 
 
 def _decide(directory: Directory, post: Post) -> Decision:

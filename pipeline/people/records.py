@@ -10,12 +10,25 @@ from __future__ import annotations
 import itertools
 import re
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from pipeline.errors import PersonUnknown
-from pipeline.store import Change, Committed, LocalStore, Merges, PersonRecord, PersonRows, References, persons
+from pipeline.config import FMR, nearest_threshold
+from pipeline.errors import BadValue, PersonUnknown
+from pipeline.matching.calibration import Calibration
+from pipeline.store import (
+    Change,
+    Committed,
+    LocalStore,
+    Merges,
+    PersonRecord,
+    PersonRows,
+    References,
+    Remembered,
+    directories,
+    persons,
+)
 
 KEPT: Final = 2**18  # records
 _BYTES: Final = 1200  # of a record's Python objects, measured
@@ -23,6 +36,24 @@ _PAGE: Final = 2**14  # records read at once; other catalog work runs in between
 EVERYBODY: Final = 2**62
 _LONG_TAIL: Final = 4096  # fewer references are read as fast as written into a segment
 _UUID: Final = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+
+def threshold_in_use(values: Remembered, calibration: Mapping[str, Any], generation: int) -> float | None:
+    """The T of a remembered threshold in a generation with this `calibration` (`StoreIdentity.calibration`); None if
+    none is set, if it is a number for another generation's distances, or a rate that the calibration does not know."""
+    if values.threshold is None:
+        return None
+    if not values.threshold.startswith(FMR):
+        return float(values.threshold) if values.threshold_generation == generation else None
+    try:
+        return nearest_threshold(Calibration.from_dict(calibration).threshold_at(float(values.threshold[len(FMR) :])))
+    except BadValue:
+        return None
+
+
+def overridden(directory: str, own: float, given: float) -> str:
+    """The note of a command that was given another threshold than the directory's."""
+    return f'The directory "{directory}" has the threshold {own:g}, of a regroup; {given:g} given here overrides it.'
 
 
 class StoredDirectory:
@@ -47,6 +78,13 @@ class StoredDirectory:
 
     def is_picture(self, guid: str) -> bool:
         return self._client.ask(persons.is_picture, *self._place, guid)
+
+    def remembered(self) -> Remembered:
+        return self._client.ask(directories.remembered, *self._place)
+
+    def threshold_of(self, values: Remembered) -> float | None:
+        """The T in use; None if none is set, or it is a number for another generation's distances."""
+        return threshold_in_use(values, self._client.identity.calibration, self._client.generation)
 
     def references(self) -> References:
         return self._client.references(*self._place)

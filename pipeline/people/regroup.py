@@ -17,7 +17,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from pipeline.config import AVERAGE_LINK, MatchSettings, RegroupSettings, nearest_threshold
+from pipeline.config import AVERAGE_LINK, FMR, MatchSettings, RegroupSettings, nearest_threshold
 from pipeline.errors import CorrectionImpossible
 from pipeline.matching.average_link import FacesToLink, average_link
 from pipeline.matching.calibration import Calibration, cut_for
@@ -29,7 +29,7 @@ from pipeline.models.registry import REGISTRY
 from pipeline.people.correction_plan import IS, IS_NOT, NOBODY, Plan, has_name
 from pipeline.people.decide import failed_measures
 from pipeline.people.directory import Directory
-from pipeline.people.records import EVERYBODY
+from pipeline.people.records import EVERYBODY, threshold_in_use
 from pipeline.people.reference_pictures import Pictures
 from pipeline.people.regrouping import Changes, ClusteredFace, Group, changes
 from pipeline.people.rules import NOT_SAME
@@ -43,6 +43,7 @@ from pipeline.store import (
     NotDecoded,
     PersonRecord,
     Regrouping,
+    Remembered,
     StoredFace,
     StoreIdentity,
 )
@@ -56,7 +57,9 @@ _OTHER_MODEL: Final = {"embedding": None, "reason": "the store answers by anothe
 def regroup(plan: Plan, request: CorrectionRequest, decoded: pa.Table | None) -> None:
     """Plans the regroup. `decoded`: faces extracted again (DECODED_SCHEMA). Raises CorrectionImpossible, StoreError."""
     client, pictures = plan.client, plan.pictures
-    gate = request.gate or MatchSettings()
+    gate, method = _gate_of(plan, request), _method_of(plan, request)
+    if len(plan.directory):
+        plan.remember(_remembered(plan, request, method))
     known = _Known(client, plan.directory)
     admitted = known.admitted(gate)
     not_decoded = [] if decoded is None else known.take(admitted, decoded, pictures, plan.client.identity.model)
@@ -64,7 +67,7 @@ def regroup(plan: Plan, request: CorrectionRequest, decoded: pa.Table | None) ->
     pictures.references = known.references
     groups = known.groups()
     faces = known.faces_to_cluster()
-    method, cut = request.method or RegroupSettings(), None
+    cut = None
     if method.method == AVERAGE_LINK:
         cut = method.cut if method.cut is not None else _cut_at(plan.client.identity, method.precision, len(groups))
         clusters = known.linked(faces, client.identity, groups, cut, method.neighbours)
@@ -375,6 +378,40 @@ class _Known:
                 pictures.add(stored.face_id, row["crop"])
         self.vectors.update(self.decoded)
         return missed
+
+
+def _gate_of(plan: Plan, request: CorrectionRequest) -> MatchSettings:
+    """The gate, with the threshold that the request gives, else the directory's, else the settings'."""
+    gate = request.gate or MatchSettings()
+    if request.typed.threshold is not None:
+        return gate
+    client = plan.client
+    own = threshold_in_use(plan.directory.remembered, client.identity.calibration, client.generation)
+    return gate if own is None else replace(gate, threshold=own)
+
+
+def _method_of(plan: Plan, request: CorrectionRequest) -> RegroupSettings:
+    """As `_gate_of`. A cut replaces a precision, and the other way around."""
+    typed, own = request.typed, plan.directory.remembered
+    made = request.method or RegroupSettings()
+    made = replace(made, method=typed.method or own.method or made.method)
+    for target in (typed, own):
+        if target.cut is not None:
+            return replace(made, cut=target.cut)
+        if target.precision is not None:
+            return replace(made, cut=None, precision=target.precision)
+    return made
+
+
+def _remembered(plan: Plan, request: CorrectionRequest, method: RegroupSettings) -> Remembered:
+    """What the directory remembers from now on: what the request gives, else what it did."""
+    made, typed = plan.directory.remembered, request.typed
+    if typed.threshold is not None:
+        generation = None if typed.threshold.startswith(FMR) else plan.client.generation
+        made = replace(made, threshold=typed.threshold, threshold_generation=generation)
+    if typed.method == AVERAGE_LINK or typed.precision is not None or typed.cut is not None:
+        made = replace(made, precision=None if method.cut is not None else method.precision, cut=method.cut)
+    return replace(made, method=typed.method or made.method)
 
 
 def _cut_at(identity: StoreIdentity, precision: float, people: int) -> float:

@@ -227,10 +227,15 @@ class IdentityService:
 
     # Two generations
 
-    @property
-    def match(self) -> MatchSettings:
-        """The quality gate and threshold for posts."""
-        return self._post_handler.match
+    def is_threshold_set(self, account_id: int, directory: str) -> bool:
+        """Whether a regroup set the directory's threshold."""
+        with self.directories.using(account_id, directory) as opened:
+            return opened.threshold is not None
+
+    def match_of(self, account_id: int, directory: str) -> MatchSettings:
+        """The quality gate and threshold for posts to a directory that give none."""
+        with self.directories.using(account_id, directory) as opened:
+            return self._post_handler.match_of(opened)
 
     def switch_generation(
         self, match: MatchSettings, request: CorrectionRequest | None, *, back: bool

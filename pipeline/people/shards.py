@@ -113,9 +113,7 @@ class Enrolment:
         self._run, self.run_id = run, run.run_id
         planned = MatchSettings(**run.settings["match"])
         self._gate = replace(planned, threshold=nearest_threshold(planned.threshold))
-        calibration = Calibration.from_dict(client.identity.calibration)
-        self._matcher = Matcher(calibration, self._gate.threshold)
-        self._bound = Matcher(calibration, place_bound(calibration, self._gate.threshold))
+        self._calibration = Calibration.from_dict(client.identity.calibration)
         self._decoder = decoder
         self._directories = directories
         self._priority = priority
@@ -197,12 +195,15 @@ class Enrolment:
         for name, faces in self._detected_faces(shard).items():
             directory = shard.directories[name]
             pictures = Pictures(self._client, self._decoder, directory, required=False, locked=False)
-            photos = ChangedPhotos(Plan(pictures), rows[name], self._gate, self._matcher, self._bound)
+            gate = directory.match(self._gate, given=bool(self._run.settings.get("threshold_given")))
+            matcher = Matcher(self._calibration, gate.threshold)
+            bound = Matcher(self._calibration, place_bound(self._calibration, gate.threshold))
+            photos = ChangedPhotos(Plan(pictures), rows[name], gate, matcher, bound)
             photos.take_over(faces)
             undecided = [face_id for face_id, s in faces.items() if not s.settled]
             decision = None
             if undecided:
-                decision = decide_faces(directory, [faces[face_id] for face_id in undecided], self._matcher)
+                decision = decide_faces(directory, [faces[face_id] for face_id in undecided], matcher)
                 faces.update(zip(undecided, decision.detected_faces, strict=True))
             photos.settle(faces)
             parts.append(_Part(directory, before[name], photos, faces, decision))

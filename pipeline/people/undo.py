@@ -106,6 +106,8 @@ def _changed_since(plan: Plan, last: Correction) -> Iterator[str]:
     made_persons = [p for p, columns in before.persons.items() if columns is None]
     if made_persons:
         yield from _came_to(plan, made_persons, after)
+    if after.remembered is not None and after.remembered != plan.directory.remembered:
+        yield "the directory's threshold or method was set again"
     facts = [*before.facts, *after.facts]
     of_facts = {fact.face_id for fact in facts if fact.face_id is not None}
     shown = {f for f in (*after.faces, *before.references.values()) if f is not None} | of_facts

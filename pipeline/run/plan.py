@@ -104,7 +104,8 @@ class Plan:
         """Begins a run and writes its manifest; returns the run and its number of rows."""
         session = self._session
         limits = {"shard_rows": session.settings.run.shard_rows, "shard_pixels": session.settings.run.shard_pixels}
-        settings = {**limits, "match": dataclasses.asdict(session.settings.match)}
+        match = dataclasses.asdict(session.settings.match)
+        settings = {**limits, "match": match, "threshold_given": "match.threshold" in session.settings.given}
         kind, directory = source_kind(session.to_scan), session.request.directory
         run = session.store.begin_run(source, kind, session.account_id, directory, settings)
         return run, session.store.write_manifest(run.run_id, batches, MANIFEST_SCHEMA, **limits)

@@ -106,6 +106,9 @@ def open_session(
         store.unlock()
         settings = settings_of_store(request.settings, store.identity, request.store, store.other_identity())
         account = resolve_account(store, request.account)
+        settings, note = store.settings_in(settings, account.account_id, request.directory)
+        if note is not None:
+            progress.note(note)
         if store.server is not None:
             progress.note("A server holds the store: its faces are decided and stored there.")
         if store.master_key is not None and store.master_key.made:

@@ -23,6 +23,7 @@ from pipeline.extraction.extractor import BatchExtractor
 from pipeline.extraction.images.decode import Decoder
 from pipeline.jobs.models import load_extractor
 from pipeline.jobs.store import Store
+from pipeline.people.records import overridden
 from pipeline.people.service import IdentityService
 from pipeline.serve.admin import open_admin_port
 from pipeline.serve.app import make_app, make_authenticator
@@ -83,6 +84,10 @@ def serve(store: Path, settings: Settings, announce: Callable[[Listening], None]
         stack.enter_context(open_admin_port(held, auth.drop))
         urls = [_url(settings.serve, listener) for listener in sockets]
         people = sum(directory.people for directory in service.directories.all())
+        for directory in service.directories.all():
+            used = service.match_of(directory.account_id, directory.name).threshold
+            if directory.threshold not in (None, used):
+                _log.warning("%s", overridden(directory.name, directory.threshold, used))
         listening = Listening(urls[0], urls[-1], people)
 
         def on_listening() -> None:

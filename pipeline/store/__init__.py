@@ -3,7 +3,18 @@
 `accounts`, `runs` etc. are modules of queries; `LocalStore.ask` runs them on the catalog's thread.
 """
 
-from pipeline.store.catalog import accounts, corrections, forgotten, media, overview, pages, people, persons, runs
+from pipeline.store.catalog import (
+    accounts,
+    corrections,
+    directories,
+    forgotten,
+    media,
+    overview,
+    pages,
+    people,
+    persons,
+    runs,
+)
 from pipeline.store.catalog.connection import Catalog, cleaning_up
 from pipeline.store.catalog.opening import has_store
 from pipeline.store.catalog.references import reference_origins, segment_files

@@ -408,6 +408,17 @@ class Fact:
 
 
 @dataclass(frozen=True)
+class Remembered:
+    """What the last regroup set for its directory, as columns of core.directories; None: not set."""
+
+    threshold: str | None = None  # as typed: a number, or fmr:RATE
+    threshold_generation: int | None = None  # of a number: for whose distances
+    method: str | None = None
+    precision: float | None = None
+    cut: float | None = None
+
+
+@dataclass(frozen=True)
 class Rows:
     """Exactly the rows and columns that a correction changes, before or after it."""
 
@@ -415,6 +426,7 @@ class Rows:
     faces: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)  # by face id
     references: Mapping[str, int | None] = field(default_factory=dict)  # person id -> face id
     facts: Sequence[Fact] = ()
+    remembered: Remembered | None = None  # by the directory; None: it does not change
 
     @cached_property
     def texts(self) -> dict[str, str]:
@@ -426,6 +438,8 @@ class Rows:
             # Row by row: one call for thousands would block other threads for 0.2 s.
             rows = [f"{encode(str(key))}: {encode(table[key])}" for key in sorted(table)]
             texts[name] = "{" + ", ".join(rows) + "}"
+        if self.remembered is not None:
+            texts["remembered"] = encode(vars(self.remembered))
         return texts
 
     @cached_property
@@ -492,7 +506,8 @@ class Change:
         """Whether it changes the basis of earlier decisions: persons of faces, constraints, or which persons exist."""
         rows = self.logged
         return bool(self.leaving or self.deleted) or any(
-            each.faces or each.references or each.facts or None in each.persons.values() for each in rows
+            each.faces or each.references or each.facts or each.remembered or None in each.persons.values()
+            for each in rows
         )
 
     @cached_property
@@ -623,6 +638,7 @@ class CorrectionRequest:
     origin: str = USER
     gate: MatchSettings | None = None  # of regroup
     method: RegroupSettings | None = None  # of regroup; None: sequential
+    typed: Remembered = Remembered()  # of regroup: what its user gave, which the directory remembers
     dry_run: bool = False  # of regroup and undo: only report
     decoded: str | None = None  # of regroup, to a server: file with faces extracted again
     correction_id: int | None = None  # of undo; None: the last of `undo_origin` in force
@@ -756,6 +772,7 @@ class DirectoryRow:
     name: str
     identities: int  # a merged set counts once
     records: int
+    remembered: Remembered = Remembered()
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ import pyarrow as pa
 from pipeline.types import QUALITIES
 
 FORMAT_VERSION: Final = 1  # of the folder's layout; raised if older readers would fail
-SCHEMA_VERSION: Final = 9  # of the tables; opening a store upgrades it
+SCHEMA_VERSION: Final = 10  # of the tables; opening a store upgrades it
 MAX_DIRECTORIES: Final = 10  # per account, with identities
 
 
@@ -46,7 +46,10 @@ _COLUMNS: Final = {
     "accounts": """
         account_id INTEGER, user_id VARCHAR, password_hash VARCHAR, image_key VARCHAR, added_at TIMESTAMP
     """,
-    "directories": "directory_id INTEGER, account_id INTEGER, name VARCHAR, added_at TIMESTAMP",
+    "directories": """
+        directory_id INTEGER, account_id INTEGER, name VARCHAR, added_at TIMESTAMP,
+        threshold VARCHAR, threshold_generation INTEGER, method VARCHAR, precision DOUBLE, cut DOUBLE
+    """,
     "runs": """
         run_id VARCHAR, source VARCHAR, source_kind VARCHAR, account_id INTEGER, directory VARCHAR,
         settings VARCHAR, state VARCHAR, rows BIGINT, shards BIGINT,

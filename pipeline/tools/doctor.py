@@ -17,8 +17,9 @@ from pipeline.config import OPENVINO, TORCH, Settings
 from pipeline.errors import FacepipeError, WeightsCorrupt
 
 if TYPE_CHECKING:
+    from pipeline.jobs.store import Store
     from pipeline.models.registry import WeightSet
-    from pipeline.store import DirectoryRow, StoreIdentity
+    from pipeline.store import DirectoryRow
 
 OK, WARN, FAIL = "ok", "warn", "fail"
 _FORMATS = {"jpg": "JPEG", "zlib": "PNG", "webp": "WebP", "avif": "AVIF"}  # Pillow's feature -> format
@@ -246,7 +247,7 @@ def _store(path: Path, settings: Settings) -> tuple[list[Finding], str | None]:
         with open_store(path, command="doctor") as store:
             accounts, identity = store.accounts(), store.identity
             directories = [directory for account in accounts for directory in account.directories]
-            expected = _expectations(settings, identity, directories)
+            expected = _expectations(store, settings, directories)
     except FacepipeError as exc:
         return [Finding("store", FAIL, str(exc), f"facepipe check --store {path}")], None
     number = f"{len(accounts)} account{'' if len(accounts) == 1 else 's'}"
@@ -254,22 +255,24 @@ def _store(path: Path, settings: Settings) -> tuple[list[Finding], str | None]:
     return [Finding("store", OK, detail), *expected], identity.weights
 
 
-def _expectations(settings: Settings, identity: StoreIdentity, directories: Sequence[DirectoryRow]) -> list[Finding]:
-    """Reports what the default T means, and the expected wrong joins at the settings' T."""
+def _expectations(store: Store, settings: Settings, directories: Sequence[DirectoryRow]) -> list[Finding]:
+    """Reports what the default T means, and the expected wrong joins at the T of each directory."""
     from pipeline.jobs.expectation import calibration_warning, expectation
     from pipeline.jobs.store_identity import resolve_threshold
     from pipeline.matching.calibration import Calibration
 
+    identity = store.identity
     warning = calibration_warning(identity)
     if warning is not None:
         return [Finding("calibration", WARN, warning, "facepipe calibrate PHOTOS --labels parent --out FILE")]
     calibration = Calibration.from_dict(identity.calibration)
     findings = [Finding("calibration", OK, calibration.anchor or "")]
     try:
-        threshold = resolve_threshold(settings, identity).match.threshold
+        settings = resolve_threshold(settings, identity)
     except FacepipeError as exc:
         return [*findings, Finding("threshold", FAIL, str(exc), "Give --threshold a number.")]
     for row in directories:
-        expected = expectation(calibration, threshold, row.records)
+        own, _ = store.settings_in(settings, row.account_id, row.name)
+        expected = expectation(calibration, own.match.threshold, row.records)
         findings.append(Finding("expect", OK, f"{row.name} of {row.user_id}: {expected}"))
     return findings

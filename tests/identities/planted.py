@@ -32,6 +32,7 @@ from pipeline.store.records import (
     PersonRecord,
     PersonRows,
     References,
+    Remembered,
     Rows,
     StoreIdentity,
 )
@@ -172,6 +173,12 @@ class PlantedPeople(StoredDirectory):
     def persons_called(self, names: Sequence[str], external_ids: Sequence[str]) -> list[str]:
         found = (r for r in self.people.values() if r.name in names or r.external_id in external_ids)
         return [record.person_id for record in found]
+
+    def remembered(self) -> Remembered:
+        return Remembered()
+
+    def threshold_of(self, values: Remembered) -> float | None:
+        return None
 
     def fold(self) -> None:
         pass

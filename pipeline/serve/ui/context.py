@@ -10,6 +10,7 @@ from urllib.parse import unquote
 
 from starlette.requests import Request
 
+from pipeline.config import MatchSettings
 from pipeline.errors import OtherAccount, ParameterInvalid
 from pipeline.jobs.people import People
 from pipeline.jobs.store import Store
@@ -91,6 +92,11 @@ class Visit(Call):
     def people(self) -> People:
         """The operations of `facepipe people`, made by the service."""
         return People(self.store, self.session.user, self.directory)
+
+    @property
+    def match(self) -> MatchSettings:
+        """The quality gate and threshold of the directory."""
+        return self.service.match_of(*self.place)
 
     @property
     def listed(self) -> PeopleList:

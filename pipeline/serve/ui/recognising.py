@@ -51,14 +51,14 @@ def _recognised(visit: Visit, result: PostResult) -> Json:
     return {
         "width": result.width,
         "height": result.height,
-        "threshold": visit.context.service.match.threshold,
+        "threshold": visit.match.threshold,
         "rates": visit.context.calibration.thresholds,
         "faces": [_face(visit, face, result) for face in result.faces],
     }
 
 
 def _face(visit: Visit, face: FaceResult, result: PostResult) -> Json:
-    match = visit.context.service.match
+    match = visit.match
     # Contract distances: two faces match at every T of at least their squared distance.
     per_score = 2.0 - math.sqrt(min(match.threshold, MAX_THRESHOLD))
     return {
@@ -75,7 +75,7 @@ def _face(visit: Visit, face: FaceResult, result: PostResult) -> Json:
 
 
 def _enrolled(visit: Visit, face: FaceResult | None) -> Json:
-    match = visit.context.service.match
+    match = visit.match
     gate = {"gate": gate_json(match.min_cpq, match.min_fsq, match.min_fcq)}
     if face is None:
         return {"outcome": "no-face", "failed": [], **gate}

@@ -13,7 +13,7 @@ from pipeline.people.directory import Directory
 from pipeline.people.review import LikelyPair, compared, review
 from pipeline.serve.context import Json
 from pipeline.serve.ui.answers import face_json, people_json
-from pipeline.serve.ui.context import PageContext, Visit, stamp
+from pipeline.serve.ui.context import Visit, stamp
 from pipeline.serve.ui.people_list import PeopleList, cursor_at
 from pipeline.store import Regrouping
 
@@ -31,7 +31,8 @@ def pairs(visit: Visit) -> Json:
     fmr = visit.query.number("fmr", 1, has_default=False)
     if fmr == 0:
         raise ParameterInvalid(name="fmr", expected="a number above 0, and at most 1")
-    threshold, wide = context.service.match.threshold, _wide(context, _FMR if fmr is None else fmr)
+    threshold = visit.match.threshold
+    wide = _wide(context.calibration, threshold, _FMR if fmr is None else fmr)
     listed = visit.listed
     rest, place_of = listed.walk(_ORDER, after)
     with visit.service.directories.using(*visit.place) as directory:
@@ -133,9 +134,9 @@ def _moved(visit: Visit, listed: PeopleList, directory: Directory, found: Regrou
     ]
 
 
-def _wide(context: PageContext, fmr: float) -> float:
+def _wide(calibration: Calibration, threshold: float, fmr: float) -> float:
     """The T of a false match rate, as far as the calibration has it, and at least the threshold."""
-    threshold, wide = context.service.match.threshold, context.calibration.threshold_near(fmr)
+    wide = calibration.threshold_near(fmr)
     if wide is None or threshold == EVERYBODY:
         wide = _WIDER * threshold
     return max(threshold, min(wide, MAX_THRESHOLD))

@@ -65,7 +65,7 @@ async def sign_out(context: PageContext, request: Request) -> Response:
 
 
 def _told(context: PageContext, session: Session) -> Json:
-    settings, match = context.settings, context.service.match
+    settings, match = context.settings, context.settings.match
     return {
         "user": session.user,
         "directories": directories_json(context, session),

@@ -30,7 +30,7 @@ _REPORT_POLICY: Final = (
 
 def store(visit: Visit) -> Json:
     context = visit.context
-    identity, threshold, calibration = context.store.identity, context.service.match.threshold, context.calibration
+    identity, threshold, calibration = context.store.identity, visit.match.threshold, context.calibration
     rows = visit.listed.rows.values()
     photos, faces, picture_bytes = context.store.counts_of(*visit.place)
     records = sum(row.merged + 1 for row in rows)
@@ -52,6 +52,7 @@ def store(visit: Visit) -> Json:
             **({} if calibration.anchor is None else {"calibration": calibration.anchor}),
         },
         "threshold": threshold,
+        "thresholdSet": visit.service.is_threshold_set(*visit.place),
         "rates": calibration.thresholds,
         "expectation": str(expectation(calibration, threshold, records)),
         **({} if warning is None else {"warning": warning}),

@@ -19,6 +19,7 @@ from pipeline.store.records import (
     FaceToRegroup,
     FaceVector,
     Fact,
+    Remembered,
     Rows,
     StoredFace,
 )
@@ -258,6 +259,7 @@ def rows_of_json(text: str) -> Rows:
         faces={int(face_id): columns for face_id, columns in found["faces"].items()},
         references=found["references"],
         facts=[Fact(**(_with_times(fact, ["stated_at"]) or {})) for fact in found["facts"]],
+        remembered=Remembered(**found["remembered"]) if "remembered" in found else None,
     )
 
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from datetime import datetime
+from typing import Final
 
 from pipeline.errors import DirectoryUnknown, StoreError, TooManyDirectories
 from pipeline.store import cleanup
 from pipeline.store.catalog.connection import Catalog
-from pipeline.store.records import NO_ROWS, DirectoryRow
+from pipeline.store.records import NO_ROWS, DirectoryRow, Remembered
 from pipeline.store.schema import MAX_DIRECTORIES
+
+_REMEMBERED: Final = ", ".join(f'd."{column.name}"' for column in fields(Remembered))
 
 
 def directory_id(catalog: Catalog, account_id: int, name: str) -> int | None:
@@ -79,13 +83,31 @@ def drop_segments(catalog: Catalog, directory: int) -> None:
 def directories(catalog: Catalog) -> list[DirectoryRow]:
     """All accounts' directories, by account and age."""
     rows = catalog.rows(
-        "SELECT d.account_id, a.user_id, d.name, coalesce(p.identities, 0), coalesce(p.records, 0)"
+        f"SELECT d.account_id, a.user_id, d.name, coalesce(p.identities, 0), coalesce(p.records, 0), {_REMEMBERED}"
         " FROM core.directories d JOIN core.accounts a ON a.account_id = d.account_id"
         " LEFT JOIN (SELECT directory_id, count_if(parent_id IS NULL) AS identities, count(*) AS records"
         " FROM core.persons GROUP BY directory_id) p"
         " ON p.directory_id = d.directory_id ORDER BY d.account_id, d.directory_id"
     )
-    return [DirectoryRow(*row) for row in rows]
+    return [
+        DirectoryRow(account_id, user_id, name, identities, records, Remembered(*own))
+        for account_id, user_id, name, identities, records, *own in rows
+    ]
+
+
+def remembered(catalog: Catalog, account_id: int, name: str) -> Remembered:
+    """What a regroup set for the directory; nothing if it holds no identity."""
+    rows = catalog.rows(
+        f"SELECT {_REMEMBERED} FROM core.directories d WHERE account_id = ? AND name = ?", [account_id, name]
+    )
+    return Remembered(*rows[0]) if rows else Remembered()
+
+
+def remember(catalog: Catalog, directory: int, values: Remembered) -> None:
+    """Inside a transaction: sets what the directory remembers."""
+    columns = vars(values)
+    settings = ", ".join(f'"{name}" = ?' for name in columns)
+    catalog.execute(f"UPDATE core.directories SET {settings} WHERE directory_id = ?", [*columns.values(), directory])
 
 
 def _user_id(catalog: Catalog, account_id: int) -> str:

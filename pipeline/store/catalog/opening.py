@@ -121,6 +121,11 @@ _UPGRADES: Final[dict[int, tuple[str | Callable[[Catalog], None], ...]]] = {
         "ALTER TABLE core.corrections ADD COLUMN IF NOT EXISTS generation INTEGER",
         "UPDATE core.corrections SET generation = (SELECT current_generation FROM core.store)",
     ),
+    # 10: what a regroup sets for its directory.
+    9: tuple(
+        f'ALTER TABLE core.directories ADD COLUMN "{name}" {schema.TABLES["directories"][name]}'
+        for name in ("threshold", "threshold_generation", "method", "precision", "cut")
+    ),
 }
 
 

@@ -26,7 +26,7 @@ from pipeline.store.catalog import files
 from pipeline.store.catalog.connection import Catalog
 from pipeline.store.catalog.corrections import to_json
 from pipeline.store.catalog.directories import directory_id as find_directory
-from pipeline.store.catalog.directories import drop_if_empty, make_directory, require_directory
+from pipeline.store.catalog.directories import drop_if_empty, make_directory, remember, require_directory
 from pipeline.store.commits.reindex import keep_references, switching
 from pipeline.store.commits.removal import (
     drop_references,
@@ -231,6 +231,8 @@ def write_changes(catalog: Catalog, changes: Sequence[Change], now: datetime) ->
             remove_unshown_posts(catalog, [*change.before.references])  # references in the other generation only
         if part.correction_id is not None:
             _log(catalog, part, now)
+        if part.after.remembered is not None:
+            remember(catalog, part.directory, part.after.remembered)
         if part.change.labels:
             files.set_labels(catalog, part.change.labels)
         if part.change.gone:

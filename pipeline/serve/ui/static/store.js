@@ -74,7 +74,7 @@ function Threshold({ store }) {
   return html`
     <section class="part" aria-labelledby="threshold">
       <h2 id="threshold">Threshold ${store.threshold.toFixed(3)}</h2>
-      <p>${store.expectation}</p>
+      <p>${store.expectation}${store.thresholdSet && "; set by a regroup of this directory"}</p>
       ${store.warning && html`<p class="warning">${store.warning}</p>`}
       ${store.rates.length > 0 &&
       html`<div class="scrolled" tabindex="0" role="region" aria-labelledby="threshold"><table>

@@ -1,0 +1,153 @@
+"""The threshold and method that a regroup was given are the directory's: runs, posts and the next regroup decide by
+them, until an undo."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from coded_faces import Shown, photo
+
+from pipeline.config import AVERAGE_LINK, Settings, load_settings
+from pipeline.jobs.store import open_store
+from pipeline.matching.calibration import Calibration
+from pipeline.people.records import threshold_in_use
+from pipeline.people.types import PostRequest
+from pipeline.store.records import Remembered
+from pipeline.types import SilentProgress
+from tests.cli.report import answer, facepipe
+from tests.people.coded_archive import SETTINGS, fill, index_otherwise, reindex, run_over, serving, write_photo
+
+SAME = 7, 8, 9  # variants of person 1: they match it at the default T, and nobody at T = 0
+
+
+class Noting(SilentProgress):
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    return fill(tmp_path) / "store"
+
+
+def directory_of(store: Path) -> dict[str, Any]:
+    (row,) = answer("directory", "list", "--store", store)["directories"]
+    return dict(row)
+
+
+def persons(store: Path) -> int:
+    return int(directory_of(store)["identities"])
+
+
+def regroup(store: Path, *words: object) -> dict[str, Any]:
+    found: dict[str, Any] = answer("regroup", "--store", store, "--yes", *words)["regrouping"]
+    return found
+
+
+def run_of(variant: int, store: Path, settings: Settings = SETTINGS) -> list[str]:
+    """Runs over one more photo of person 1; returns the notes."""
+    progress = Noting()
+    folder = store.parent / f"more-{variant}"
+    write_photo(folder, "a.png", Shown(1, variant))
+    run_over(folder, store, progress, settings=settings)
+    return progress.notes
+
+
+def test_runs_decide_by_it_until_an_undo(store: Path) -> None:
+    first = persons(store)
+    regroup(store, "--threshold", 0)
+    assert directory_of(store)["threshold"] == "0.0"
+    apart = persons(store)
+    assert apart > first
+    assert any("has the threshold 0," in note for note in run_of(7, store))
+    assert persons(store) == apart + 1
+    assert regroup(store)["threshold"] == 0  # no flag: the directory's
+    in_file = store.parent / "settings.yaml"
+    in_file.write_text("match: {threshold: 0.54}", "utf-8")
+    assert regroup(store, "--config", in_file)["threshold"] == 0
+    regroup(store, "--threshold", 0.54)
+    assert persons(store) == first
+    run_of(8, store)
+    assert persons(store) == first
+
+
+def test_an_undo_gives_the_threshold_before(store: Path) -> None:
+    regroup(store, "--threshold", 0.6)  # changes nobody
+    regroup(store, "--threshold", 0)
+    answer("people", "undo", "--store", store, "--yes")
+    assert directory_of(store)["threshold"] == "0.6"
+    answer("people", "undo", "--store", store, "--yes")
+    assert directory_of(store)["threshold"] is None
+    first = persons(store)
+    run_of(7, store)
+    assert persons(store) == first
+
+
+def test_a_flag_comes_first_and_says_so(store: Path) -> None:
+    regroup(store, "--threshold", 0)
+    apart = persons(store)
+    given = load_settings(
+        environ={},
+        flags={"run.threads": 1, "run.device": "cpu", "serve.person_headers": "optional", "match.threshold": 0.54},
+    )
+    assert any("0.54 given here overrides it" in note for note in run_of(7, store, given))
+    assert persons(store) == apart  # it matches
+
+
+def test_a_running_server_decides_by_it_at_once(store: Path) -> None:
+    def who(service: Any, **wishes: Any) -> object:
+        request = PostRequest(insert=False, update=False, **wishes)
+        (found,) = service.post(1, "main", photo(Shown(1, 7)), request).faces
+        return found.person
+
+    with serving(store) as service:
+        assert who(service) is not None
+        regroup(store, "--threshold", 0)
+        assert who(service) is None
+        assert who(service, threshold=0.54) is not None  # a header comes first
+        apart = persons(store)
+        assert len(service.post(1, "main", photo(Shown(1, 9)), PostRequest()).faces) == 1
+        assert persons(store) == apart + 1
+        regroup(store, "--threshold", 0.54)
+        assert who(service) is not None
+
+
+def test_a_number_is_for_the_distances_of_its_index(store: Path) -> None:
+    regroup(store, "--threshold", 0)
+    index_otherwise(store)
+    with open_store(store, SETTINGS, command="test") as opened:
+        assert opened.threshold_of(1, "main") == 0
+        reindex(opened, "swap")
+        assert opened.threshold_of(1, "main") is None
+        opened.switch_generation(back=True)
+        assert opened.threshold_of(1, "main") == 0
+
+
+def test_a_rate_is_read_from_the_calibration_in_use() -> None:
+    rate = Remembered("fmr:1e-05")
+    for threshold in (0.5, 0.6):
+        calibration = Calibration(thresholds=((1e-6, 0.4), (1e-5, threshold)))
+        assert threshold_in_use(rate, calibration.as_dict(), 2) == threshold
+    assert threshold_in_use(rate, {}, 2) is None  # it has no rates
+    assert threshold_in_use(Remembered("0.7", 1), {}, 1) == 0.7
+    assert threshold_in_use(Remembered("0.7", 1), {}, 2) is None
+    assert threshold_in_use(Remembered(), {}, 1) is None
+
+
+def test_the_method_is_remembered_and_leaves_the_threshold(store: Path) -> None:
+    regroup(store, "--threshold", 0.6)
+    found = regroup(store, "--method", AVERAGE_LINK, "--cut", 0.5)
+    assert (found["method"], found["cut"]) == (AVERAGE_LINK, 0.5)
+    kept = directory_of(store)
+    assert (kept["threshold"], kept["method"], kept["cut"], kept["precision"]) == ("0.6", AVERAGE_LINK, 0.5, None)
+    assert regroup(store)["cut"] == 0.5
+    assert regroup(store, "--cut", 0.4)["cut"] == 0.4
+    assert regroup(store)["cut"] == 0.4
+    assert "T 0.6, regroup by average-link, cut 0.4" in facepipe("directory", "list", "--store", store).output
+    assert regroup(store, "--method", "sequential")["cut"] is None
+    assert regroup(store)["method"] == "sequential"
