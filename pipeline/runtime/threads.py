@@ -37,7 +37,8 @@ def usable_cores() -> int:
 
 
 def set_threads(threads: int) -> int:
-    """Sets and returns the count (0: one per usable core) for threads without their own."""
+    """Sets and returns the number of CPU threads (0: one per core that this process may use) for threads without their
+    own."""
     _Threads.count = thread_count(threads)
     own_threads(_Threads.count)
     return _Threads.count

@@ -21,8 +21,8 @@ from pipeline.store.catalog.references import reference_origins, segment_files
 from pipeline.store.catalog.runs import FINISHED, SCANNING
 from pipeline.store.commits.commit import FACE_COLUMNS
 from pipeline.store.commits.shard import PreparedShard
-from pipeline.store.files.crypto import MasterKey
 from pipeline.store.files.durable import Folder, disk_errors
+from pipeline.store.files.encryption import MasterKey
 from pipeline.store.files.lock import make_token, read_token, remove_token
 from pipeline.store.files.objects import FOLDER_DIGITS, Row, open_image, read_object
 from pipeline.store.files.run_files import RunFiles

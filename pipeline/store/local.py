@@ -43,8 +43,8 @@ from pipeline.store.catalog.directories import directory_id
 from pipeline.store.checks.check import check_store, repair_store
 from pipeline.store.commits import commit, compaction, lost, reindex, shard
 from pipeline.store.export import export_store, in_pages, read_table
-from pipeline.store.files.crypto import MasterKey
 from pipeline.store.files.durable import Folder
+from pipeline.store.files.encryption import MasterKey
 from pipeline.store.files.lock import LOCK_NAME, StoreLock
 from pipeline.store.files.objects import Row, open_image, read_object
 from pipeline.store.files.run_files import RunFiles

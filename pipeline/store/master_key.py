@@ -19,8 +19,8 @@ import platformdirs
 
 from pipeline.config import SecuritySettings
 from pipeline.errors import MasterKeyMissing, UsageError
-from pipeline.store.files.crypto import KEY_BYTES, MasterKey
 from pipeline.store.files.durable import sync
+from pipeline.store.files.encryption import KEY_BYTES, MasterKey
 
 _SETTING = "the setting security.master_key"
 _FILE_BYTES = 4096  # longer than any key file

@@ -11,7 +11,7 @@ import pytest
 
 from pipeline.store.catalog.accounts import verify_password
 from pipeline.store.checks.check import check_store
-from pipeline.store.files.crypto import MasterKey
+from pipeline.store.files.encryption import MasterKey
 from pipeline.store.local import LocalStore
 from tests.cli.report import answer, facepipe, report_of
 from tests.cli.test_commands import IDENTITY

@@ -28,8 +28,8 @@ from pipeline.run.run import RunRequest, run
 from pipeline.store import erasure
 from pipeline.store.catalog import corrections
 from pipeline.store.checks.check import check_store
-from pipeline.store.files.crypto import MasterKey
 from pipeline.store.files.durable import Folder
+from pipeline.store.files.encryption import MasterKey
 from pipeline.store.files.shards import HANDOVER, handed_over, read_handed_over
 from pipeline.store.local import LocalStore
 from pipeline.store.records import CorrectionRequest

@@ -27,7 +27,7 @@ from pipeline.run import page as run_page
 from pipeline.store.catalog import pages
 from pipeline.store.catalog.connection import Catalog
 from pipeline.store.checks.check import check_store, repair_store
-from pipeline.store.files.crypto import MasterKey
+from pipeline.store.files.encryption import MasterKey
 from pipeline.store.local import LocalStore
 from pipeline.types import SilentProgress
 from tests.cli.report import facepipe

@@ -20,7 +20,7 @@ from pipeline.errors import MasterKeyMissing, MasterKeyWrong, ObjectUnknown, Sto
 from pipeline.store.checks.check import check_store
 from pipeline.store.export import export_store
 from pipeline.store.files import faults
-from pipeline.store.files.crypto import MasterKey, decrypt_image
+from pipeline.store.files.encryption import MasterKey, decrypt_image
 from pipeline.store.files.objects import object_file, read_object
 from pipeline.store.local import LocalStore
 from pipeline.store.records import RunRow, StoreIdentity

@@ -13,7 +13,7 @@ import unicodedata
 from pipeline.errors import AccountExists, AccountUnknown, MasterKeyMissing, StoreDamaged, UsageError
 from pipeline.store.catalog.connection import Catalog
 from pipeline.store.catalog.directories import directories
-from pipeline.store.files.crypto import KEY_BYTES, MasterKey, unwrap_key, wrap_key
+from pipeline.store.files.encryption import KEY_BYTES, MasterKey, unwrap_key, wrap_key
 from pipeline.store.records import AccountSummary, Credentials
 from pipeline.types import utc_now
 

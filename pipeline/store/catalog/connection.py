@@ -19,8 +19,8 @@ import pyarrow as pa
 from pipeline.errors import CleanUpLeft, StoreDamaged, StoreError, StoreFull, StoreUnwritable
 from pipeline.store import schema
 from pipeline.store.files import commit_count
-from pipeline.store.files.crypto import MasterKey
 from pipeline.store.files.durable import PRIVATE_FILE, Folder
+from pipeline.store.files.encryption import MasterKey
 from pipeline.store.files.faults import point
 from pipeline.store.records import Generation, StoreIdentity
 
@@ -376,5 +376,5 @@ class OpenStore(Protocol):
 
 
 def each_generation(store: OpenStore) -> list[OpenStore]:
-    """The store at each of its generations."""
+    """The store at each of its generations, for work that each needs."""
     return [store.at(number) for number in store.generations]

@@ -37,8 +37,8 @@ from pipeline.store.catalog.references import (
 from pipeline.store.catalog.runs import OPEN, find_runs
 from pipeline.store.checks.tables import RESTORE
 from pipeline.store.files import commit_count, run_sums
-from pipeline.store.files.crypto import looks_encrypted
 from pipeline.store.files.durable import TEMPORARY, Folder
+from pipeline.store.files.encryption import looks_encrypted
 from pipeline.store.files.objects import object_file
 from pipeline.store.files.segment_header import SegmentUnusable
 from pipeline.store.files.shard_folder import BUILD

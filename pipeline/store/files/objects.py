@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from pipeline.errors import StoreDamaged, StoreError
-from pipeline.store.files.crypto import decrypt_image, encrypt_image
 from pipeline.store.files.durable import Folder
+from pipeline.store.files.encryption import decrypt_image, encrypt_image
 
 Row = dict[str, Any]  # core.objects
 FOLDER_DIGITS: Final = 4  # of a guid, for its folder

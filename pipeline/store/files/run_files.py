@@ -21,8 +21,8 @@ import pyarrow.parquet as pq
 
 from pipeline.errors import StoreError
 from pipeline.store.files import run_sums, shards
-from pipeline.store.files.crypto import encrypt_image
 from pipeline.store.files.durable import TEMPORARY, Folder, disk_errors
+from pipeline.store.files.encryption import encrypt_image
 from pipeline.store.files.lock import REINDEX_LOCK_NAME, RUN_LOCK_NAME, StoreLock
 from pipeline.store.records import RunRow
 from pipeline.types import IntArray

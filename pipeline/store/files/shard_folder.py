@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from pipeline.errors import BucketFailed
 from pipeline.runtime import buckets
-from pipeline.store.files.crypto import seal, unseal
+from pipeline.store.files.encryption import seal, unseal
 from pipeline.store.files.shards import parquet_bytes, parquet_table
 
 BUILD: Final = "reindex-"  # prefix of a build's folder, in place of a run's id

@@ -21,8 +21,8 @@ import pyarrow.parquet as pq
 
 from pipeline.errors import StoreDamaged
 from pipeline.store import schema
-from pipeline.store.files.crypto import decrypt_image, encrypt_image
 from pipeline.store.files.durable import Folder
+from pipeline.store.files.encryption import decrypt_image, encrypt_image
 from pipeline.store.records import Generation, embeddings_schema
 from pipeline.types import FloatArray, IntArray
 

@@ -349,7 +349,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "one-iv-for-all": Mutant(
         "test_images.py::test_4_6_rule_1_every_image_has_an_iv_of_its_own",
-        constant("pipeline.store.files.crypto", "os", SimpleNamespace(urandom=bytes)),
+        constant("pipeline.store.files.encryption", "os", SimpleNamespace(urandom=bytes)),
         hosting="cloud",
     ),
     "cloud-images-in-the-clear": Mutant(

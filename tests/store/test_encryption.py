@@ -11,8 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.store.files import crypto
-from pipeline.store.files.crypto import MasterKey, decrypt_image, encrypt_image, looks_encrypted, unwrap_key, wrap_key
+from pipeline.store.files import encryption
+from pipeline.store.files.encryption import (
+    MasterKey,
+    decrypt_image,
+    encrypt_image,
+    looks_encrypted,
+    unwrap_key,
+    wrap_key,
+)
 
 # NIST SP 800-38A, F.2.5 CBC-AES256.Encrypt
 NIST_KEY = bytes.fromhex("603deb1015ca71be2b73aef0857d77811f352c073b6108d72d9810a30914dff4")
@@ -31,7 +38,7 @@ OTHER_MASTER = MasterKey(bytes(range(101, 133)), "a test")
 
 
 def test_the_vectors_of_the_standard(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(crypto.os, "urandom", lambda size: NIST_IV[:size])
+    monkeypatch.setattr(encryption.os, "urandom", lambda size: NIST_IV[:size])
     encrypted = encrypt_image(NIST_KEY, NIST_PLAIN)
     assert encrypted[:16] == NIST_IV
     assert encrypted[16:80] == NIST_CIPHER
