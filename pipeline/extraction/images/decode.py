@@ -148,8 +148,8 @@ class OpenedImage:
     image: ImageFile.ImageFile | None  # until loaded; None if opening decodes
 
     def room(self) -> AbstractContextManager[None]:
-        """Reserves the memory of decoding for the block, which must last as long as the pixels unless others bound them.
-        May wait."""
+        """Reserves the memory of decoding for the block, which must last as long as the pixels unless others bound
+        them. May wait."""
         return ROOM.taken(self.memory)
 
     def load(self) -> DecodedImage:
