@@ -135,6 +135,7 @@ _SECURITY = ("security.encrypt", "security.master_key_file")
 # The flags of each kind of command; `--set` reaches every setting everywhere. Scanning takes all of them:
 # it makes the store where there is none, and settles the run's thresholds.
 ALL_FLAGS = (*_SOURCE, *_COMPARE, *_DETECT, *_GATE, *_ENGINE, *_MACHINE, *_NEW_MODEL, *_SECURITY)
+RUN_FLAGS = (*ALL_FLAGS, *_REGROUP)
 EXTRACT_FLAGS = (*_ENGINE, *_MACHINE, *_MODEL, "security.master_key_file")
 GROUP_FLAGS = (*_MODEL, "security.master_key_file")
 REGROUP_FLAGS = (*_REGROUP, *_GATE, *_MACHINE, "model.weights_file", "security.master_key_file")

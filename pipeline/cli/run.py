@@ -12,6 +12,7 @@ from pipeline.cli.flags import (
     ALL_FLAGS,
     EXTRACT_FLAGS,
     GROUP_FLAGS,
+    RUN_FLAGS,
     SOURCE,
     account_option,
     optional_source_argument,
@@ -42,7 +43,7 @@ strict_option = click.option("--strict", is_flag=True, help="End with exit code 
 @click.argument("sources", metavar="SOURCE...", nargs=-1, required=True, type=SOURCE)
 @store_option
 @place_options
-@settings_options(ALL_FLAGS)
+@settings_options(RUN_FLAGS)
 @click.option(
     "--moved-from",
     type=SOURCE,
@@ -65,6 +66,9 @@ def run(sources: tuple[Source, ...], **options: Any) -> None:
     --include and --exclude may have * and ?; with a slash they match the path below SOURCE. `--include @eaDir` includes
     such a folder.
 
+    With --method average-link the directory's people are then grouped again by all pairs of faces, as `regroup` does,
+    but for those that were named or corrected; `people undo` with its number takes that back.
+
     \b
     Examples:
       facepipe run ~/photos --store ~/people
@@ -74,6 +78,7 @@ def run(sources: tuple[Source, ...], **options: Any) -> None:
       facepipe run ~/photos --store ~/people --profile
       facepipe run ~/by-person --store ~/people --labels parent --json
       facepipe run /mnt/archive --store ~/people --moved-from ~/photos
+      facepipe run ~/photos --store ~/people --method average-link
     """
     source, *further = sources
     _work("run", source=source, further_sources=tuple(further), **options)

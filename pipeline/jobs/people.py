@@ -31,6 +31,7 @@ from pipeline.jobs.accounts import find_account
 from pipeline.jobs.store import Store, Switched, part_of_command
 from pipeline.jobs.store_identity import resolve_threshold, settings_of_store
 from pipeline.store import (
+    RUN,
     USER,
     CorrectionAnswer,
     CorrectionRequest,
@@ -248,9 +249,11 @@ class People:
         method: RegroupSettings | None = None,
         decode: bool | pa.Table = False,
         dry_run: bool = False,
+        of_run: bool = False,
     ) -> CorrectionAnswer:
         """Re-clusters the stored faces with this gate and method (None: the settings'), respecting constraints. The
-        answer's `regrouping` lists the changes, in a `dry_run` the possible ones.
+        answer's `regrouping` lists the changes, in a `dry_run` the possible ones. `of_run` leaves out people who were
+        named or corrected, and `undo` only finds it by its number.
 
         `decode` re-extracts and includes rejected faces that the gate would admit, or is the result of
         `decode_rejected`. Then raises ModelError and DeviceError as well.
@@ -260,7 +263,8 @@ class People:
         decoded = None if decode is False else decode
         settings = resolve_threshold(self._with_gate(gate), self._store.identity)
         asked = self._regrouping(replace(settings, regroup=method or settings.regroup), gate, method)
-        answer = self._store.regroup(replace(asked, dry_run=dry_run), decoded)
+        origin = RUN if of_run else USER
+        answer = self._store.regroup(replace(asked, dry_run=dry_run, spares_corrected=of_run, origin=origin), decoded)
         if decoded is not None and not dry_run:
             self._store.clean_up()
         return answer
@@ -283,7 +287,7 @@ class People:
         typed = Remembered(
             threshold=threshold if gate is not None or "match.threshold" in given else None,
             method=regroup.method if method is not None or "regroup.method" in given else None,
-            precision=regroup.precision if "regroup.precision" in given else None,
+            precision=regroup.precision if (method and method.cut is None) or "regroup.precision" in given else None,
             cut=regroup.cut if method is not None or "regroup.cut" in given else None,
         )
         return self._request("regroup", gate=match, method=regroup, typed=typed)

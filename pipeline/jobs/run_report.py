@@ -69,6 +69,7 @@ class RunReport(PlanCounts):
     calibration: str | None = None  # what T = 0.54 stands for; None: not measured
     wrong_joins: Expectation | None = None  # if a face was decided
     warnings: tuple[str, ...] = ()
+    regrouped: dict[str, Any] | None = None  # correction_id, cut, and numbers of joins, moves, new and gone people
     pages: list[str] = field(default_factory=list)  # paths of the runs' reports
     work: WorkDone = field(default_factory=WorkDone)
 
@@ -101,6 +102,7 @@ class RunReport(PlanCounts):
             f"faces       {self.faces}",
             f"            {listed(self.outcomes)}",
             f"identities  {self.persons} ({self.new_persons} new)",
+            *([f"regrouped   {_regrouped_line(self.regrouped)}"] if self.regrouped else []),
             *([f"expect      {self.wrong_joins}"] if self.wrong_joins else []),
             f"rejected    {self._rejections()}",
             f"time        {self.work.seconds:.1f} s; {self.work}",
@@ -117,6 +119,12 @@ class RunReport(PlanCounts):
             lines.extend(self.work.profile.lines())
         lines += [f"report      {page}" for page in self.pages]
         return lines
+
+
+def _regrouped_line(found: Mapping[str, Any]) -> str:
+    counts = f"{found['joins']} joins, {found['moves']} faces moved, {found['new']} new people, {found['gone']} gone"
+    undo = "" if found["correction_id"] is None else f"; `people undo {found['correction_id']}` takes it back"
+    return f"by average link, cut at T = {found['cut']:.4g}: {counts}{undo}"
 
 
 def _conflict_line(entry: Mapping[str, Any]) -> str:

@@ -58,7 +58,7 @@ def regroup(plan: Plan, request: CorrectionRequest, decoded: pa.Table | None) ->
     """Plans the regroup. `decoded`: faces extracted again (DECODED_SCHEMA). Raises CorrectionImpossible, StoreError."""
     client, pictures = plan.client, plan.pictures
     gate, method = _gate_of(plan, request), _method_of(plan, request)
-    if len(plan.directory):
+    if len(plan.directory) and not request.spares_corrected:
         plan.remember(_remembered(plan, request, method))
     known = _Known(client, plan.directory)
     admitted = known.admitted(gate)
@@ -66,10 +66,10 @@ def regroup(plan: Plan, request: CorrectionRequest, decoded: pa.Table | None) ->
     plan.decoded, plan.known_vectors = known.decoded, known.vectors
     pictures.references = known.references
     groups = known.groups()
-    faces = known.faces_to_cluster()
+    faces = known.faces_to_cluster(groups if request.spares_corrected else {})
     cut = None
     if method.method == AVERAGE_LINK:
-        cut = method.cut if method.cut is not None else _cut_at(plan.client.identity, method.precision, len(groups))
+        cut = cut_of(method, plan.client.identity, len(groups))
         clusters = known.linked(faces, client.identity, groups, cut, method.neighbours)
     else:
         clusters = known.grouped(faces, client.identity, gate, groups)
@@ -183,10 +183,12 @@ class _Known:
                 groups[self.roots[two]].against.add(self.roots[one])
         return groups
 
-    def faces_to_cluster(self) -> list[FaceToRegroup]:
-        """All faces with a vector and no "nobody" constraint, in the order of the store."""
+    def faces_to_cluster(self, spared: Mapping[str, Group]) -> list[FaceToRegroup]:
+        """All faces with a vector and no "nobody" constraint, in the order of the store; without those of the groups of
+        `spared` that are held."""
         nobody = self._said[NOBODY]
-        return [f for f in self._faces if f.stored.face_id in self.vectors and f.stored.face_id not in nobody]
+        faces = (f for f in self._faces if f.stored.face_id in self.vectors and f.stored.face_id not in nobody)
+        return [f for f in faces if (root := self._root(f)) is None or root not in spared or not spared[root].held]
 
     def _founds(self, face: FaceToRegroup, gate: MatchSettings, groups: Mapping[str, Group]) -> bool:
         """Whether the face may be a person's first."""
@@ -414,15 +416,18 @@ def _remembered(plan: Plan, request: CorrectionRequest, method: RegroupSettings)
     return replace(made, method=typed.method or made.method)
 
 
-def _cut_at(identity: StoreIdentity, precision: float, people: int) -> float:
-    """The cut that has this precision among so many people. Raises CorrectionImpossible if that was not measured."""
+def cut_of(method: RegroupSettings, identity: StoreIdentity, people: int) -> float:
+    """The cut of average-link, else the one that has its precision among so many people. Raises CorrectionImpossible if
+    that was not measured."""
+    if method.cut is not None:
+        return method.cut
     weights = REGISTRY.get(identity.weights)
     if weights is None or not weights.cuts or identity.calibration != weights.calibration.as_dict():
         raise CorrectionImpossible(
             detail="No table says which cut has which precision with this store's vectors and calibration: give the cut"
             " itself, with --cut T."
         )
-    return cut_for(weights.cuts, precision, people)
+    return cut_for(weights.cuts, method.precision, people)
 
 
 def _photos_of_several(faces: Sequence[StoredFace]) -> IntArray:

@@ -16,9 +16,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from pipeline.config import MAX_THRESHOLD, THRESHOLD_RULE, nearest_threshold
+from pipeline.config import AVERAGE_LINK, MAX_THRESHOLD, THRESHOLD_RULE, nearest_threshold
 from pipeline.errors import FacepipeError, StoreError, UsageError
 from pipeline.jobs.accounts import find_account
+from pipeline.jobs.people import People
 from pipeline.jobs.plan_counts import PlanCounts
 from pipeline.jobs.run_report import RunReport, RunTotals, WorkDone, make_report
 from pipeline.jobs.store import Runs, Store, open_store, part_of_command
@@ -56,6 +57,7 @@ def run(
                 for source in request.sources:
                     command.bring_in(session.of_source(source))
                 command.forget_missing()
+                command.regroup()
             session.store.clean_up()
         except Exception:
             command.leave_pages()  # of finished sources: the next command does not write them
@@ -179,6 +181,7 @@ class _Command:
         self._pages: list[Path] = []
         self._warnings: list[str] = []
         self._stages: ShardStages | None = None
+        self._regrouped: dict[str, Any] | None = None
         self._to_forget: list[tuple[Session, Plan, RunRow, MissingPhotos]] = []
 
     def bring_in(self, session: Session) -> None:
@@ -210,6 +213,19 @@ class _Command:
             plan.counts.forgotten_missing = forget_missing(session, missing)
             self.counts.forgotten_missing += plan.counts.forgotten_missing
             self._finish(run, plan.counts)
+
+    def regroup(self) -> None:
+        """By average-link, if asked for: the directory's people, but for those named or corrected."""
+        session = self._session
+        if session.settings.regroup.method != AVERAGE_LINK or not self._run_ids:
+            return
+        session.progress.start("grouping all faces", None)
+        people = People(session.store, session.account, session.request.directory)
+        answer = people.regroup(method=session.settings.regroup, of_run=True)
+        found = answer.regrouping
+        assert found is not None
+        counts = {name: len(getattr(found, name)) for name in ("joins", "moves", "new", "gone")}
+        self._regrouped = {"correction_id": answer.correction_id, "cut": found.cut, **counts}
 
     def work(self, run: RunRow, found: PlanCounts, *, extract: bool = True, commit: bool = True) -> None:
         """Extracts, commits and finishes a planned run. `found`: the counts of its scan."""
@@ -276,6 +292,7 @@ class _Command:
             self._show_last(found)
         report.pages = [str(page) for page in self._pages]
         report.warnings += tuple(self._warnings)
+        report.regrouped = self._regrouped
         return report
 
     def _show_last(self, found: Runs) -> None:

@@ -11,7 +11,7 @@ from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pipeline.config import RAY, Settings
+from pipeline.config import AVERAGE_LINK, RAY, Settings
 from pipeline.errors import UsageError
 from pipeline.extraction.sources.scan import scan_source, source_kind
 from pipeline.jobs.accounts import resolve_account
@@ -20,6 +20,7 @@ from pipeline.jobs.expectation import calibration_warning
 from pipeline.jobs.profile import Profiler
 from pipeline.jobs.store import Store, open_or_create_store, open_store
 from pipeline.jobs.store_identity import settings_of_store
+from pipeline.people.regroup import cut_of
 from pipeline.runtime.buckets import is_address
 from pipeline.store import has_store
 from pipeline.texts import path_text
@@ -109,6 +110,8 @@ def open_session(
         settings, note = store.settings_in(settings, account.account_id, request.directory)
         if note is not None:
             progress.note(note)
+        if settings.regroup.method == AVERAGE_LINK:
+            cut_of(settings.regroup, store.identity, 1)  # fails before the work
         if store.server is not None:
             progress.note("A server holds the store: its faces are decided and stored there.")
         if store.master_key is not None and store.master_key.made:

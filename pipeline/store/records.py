@@ -638,6 +638,7 @@ class CorrectionRequest:
     origin: str = USER
     gate: MatchSettings | None = None  # of regroup
     method: RegroupSettings | None = None  # of regroup; None: sequential
+    spares_corrected: bool = False  # of regroup: leaves out people who were named or corrected
     typed: Remembered = Remembered()  # of regroup: what its user gave, which the directory remembers
     dry_run: bool = False  # of regroup and undo: only report
     decoded: str | None = None  # of regroup, to a server: file with faces extracted again

@@ -1,0 +1,64 @@
+"""`run --method average-link`: the run, then one regroup that leaves named and corrected people alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from coded_faces import Shown
+
+from pipeline.config import AVERAGE_LINK, RegroupSettings
+from pipeline.errors import CorrectionImpossible
+from tests.cli.report import answer
+from tests.people.coded_archive import SETTINGS, fill, run_over, write_photo
+
+LINKED = replace(SETTINGS, regroup=RegroupSettings(AVERAGE_LINK, cut=3.9))  # everybody alike is one person
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    return fill(tmp_path) / "store"
+
+
+def people(store: Path) -> dict[str, dict[str, Any]]:
+    return {row["person_id"]: row for row in answer("people", "list", "--store", store)["people"]}
+
+
+def one_more(store: Path, **wishes: Any) -> dict[str, Any]:
+    folder = store.parent / "more"
+    write_photo(folder, "a.png", Shown(5))
+    return run_over(folder, store, **wishes).as_dict()
+
+
+def test_a_run_then_regroups_as_a_correction_of_its_own(store: Path) -> None:
+    before = people(store)
+    found = one_more(store, settings=LINKED)["regrouped"]
+    assert found["joins"] == 1  # of three people: one is on b-both.png as well
+    assert len(people(store)) == 2
+    assert run_over(store.parent / "more", store, settings=LINKED).regrouped is None  # nothing came
+    answer("people", "undo", found["correction_id"], "--store", store, "--yes")
+    assert people(store).keys() > before.keys()
+    assert len(people(store)) == 4
+    (row,) = answer("directory", "list", "--store", store)["directories"]
+    assert row["method"] is None  # only `regroup` is remembered
+
+
+def test_named_and_corrected_people_are_left_alone(store: Path) -> None:
+    one, two, three = people(store)
+    answer("people", "name", one, "Ann", "--store", store)
+    answer("people", "not-same", two, three, "--store", store)
+    before = people(store)
+    found = one_more(store, settings=LINKED)["regrouped"]
+    assert (found["joins"], found["moves"], found["new"], found["gone"]) == (0, 0, 0, 0)
+    now = people(store)
+    assert {person: now[person] for person in before} == before
+
+
+def test_an_unknown_cut_fails_before_the_work(store: Path) -> None:
+    by_precision = replace(SETTINGS, regroup=RegroupSettings(AVERAGE_LINK))
+    before = people(store)
+    with pytest.raises(CorrectionImpossible, match="--cut"):
+        one_more(store, settings=by_precision)
+    assert people(store) == before
