@@ -2,6 +2,7 @@
 
     python scripts/bench/bench_link.py people --faces FOLDER/lfw-view1 --work WORK [--weights casia-webface sface]
     python scripts/bench/bench_link.py nights --faces FOLDER/lfw-view1 --work WORK [--weights sface]
+    python scripts/bench/bench_link.py dense --faces FOLDER/lfw-view1 --work WORK [--weights sface]
     python scripts/bench/bench_link.py planted --planted 100000 --size 512
 
 people   `facepipe run` makes a store of all photos (WORK/<weights>-exact, where it is not there yet), and `facepipe
@@ -10,12 +11,15 @@ people   `facepipe run` makes a store of all photos (WORK/<weights>-exact, where
          at a time; 500 and 1,000 at a time say whether wrong joins grow with them.
 nights   70 % of the photos, of whose people the 50 with the most photos get names; then the others in ten nights, each
          by `facepipe run --method average-link`; beside all photos at once without names. Then a plain run.
+dense    30 people of 100 to 300 faces: around the means of LFW's people with the most photos, with the spread of their
+         photos about these (its covariance); both methods over all thresholds
 planted  vectors of planted people, each side in turn: the half of all products that any exact grouping needs, and ours
 
 Asserts of `people`: the registry's table is the measured one; a pairwise F of 0.98 (sface) and 0.83 (casia-webface) at
 a precision of 0.98 or more on test people; nobody is twice on a photo; an undo gives the people of before. Of `nights`:
 no named person is merged or loses a face. Of `planted`: no two planted people are joined, and at least 99 % of them are
-found whole. Writes link-<weights>, link-nights-<weights> and link-planted-<thousands of faces>k-<device>.json.
+found whole. Writes link-<weights>, link-nights-<weights>, link-dense-<weights> and link-planted-<thousands of
+faces>k-<device>.json.
 """
 
 from __future__ import annotations
@@ -25,6 +29,7 @@ import resource
 import shutil
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
@@ -34,17 +39,17 @@ from bench_serve import ask
 from harness import argument_parser, paired_ratio, settings_of, write_result
 from lfw import MISLABELLED, Protocol, Stored, make_store, read_protocol, read_store
 
-from pipeline.config import AVERAGE_LINK
+from pipeline.config import AVERAGE_LINK, SEQUENTIAL
 from pipeline.evaluation.bench.harness import Timing, timed
 from pipeline.evaluation.clustering import Contingency
 from pipeline.evaluation.labels import named_photos, numbered
 from pipeline.evaluation.statistics import interval
-from pipeline.evaluation.sweep import linked
+from pipeline.evaluation.sweep import METHODS, linked, sweep
 from pipeline.matching.average_link import FacesToLink, average_link
 from pipeline.matching.calibration import Calibration
 from pipeline.models.registry import weight_set
 from pipeline.store.local import LocalStore
-from pipeline.types import FloatArray, IntArray
+from pipeline.types import FloatArray, IntArray, SilentProgress
 
 PRECISION: Final = 0.98
 LEAST_F: Final = {"casia-webface": 0.83, "sface": 0.98}
@@ -55,6 +60,7 @@ TOLERANCE: Final = 0.05  # of the registry's ratios
 RESAMPLES: Final = 1000
 NIGHTS: Final = tuple(0.7 + 0.027 * night for night in range(11))  # shares of the photos at the end of each
 NAMED: Final = 50
+DENSE: Final = 30  # people
 OPEN: Final = ("--min-cpq", "0", "--min-fsq", "0", "--min-fcq", "0")  # the gate
 NOISE: Final = 0.8  # of a planted vector's own length
 CALIBRATION: Final = Calibration(1.281, thresholds=((1e-6, 0.45), (1e-5, 0.54)))
@@ -253,6 +259,29 @@ def name_largest(store: Path) -> list[str]:
     return [row["person_id"] for row in largest]
 
 
+def dense_figures(weights: str, arguments: argparse.Namespace) -> dict[str, Any]:
+    store = arguments.work / f"{weights}-exact"
+    make_store(arguments.faces / "images", weights, store)
+    stored, random = read_store(store), np.random.default_rng(4)
+    vectors, names = labelled(stored, {*stored.people})
+    owner = numbered(names)[1]
+    several = np.flatnonzero(np.bincount(owner) >= 5)
+    means = np.stack([vectors[owner == person].mean(axis=0) for person in several])
+    spread = np.concatenate([vectors[owner == person] - mean for person, mean in zip(several, means, strict=True)])
+    covariance = spread.T @ spread / (len(spread) - len(several))
+    most = np.argsort(-np.bincount(owner)[several])[:DENSE]
+    sizes = random.integers(100, 301, DENSE)
+    who = random.permutation(np.repeat(np.arange(DENSE), sizes))
+    noise = random.multivariate_normal(np.zeros(len(covariance)), covariance, len(who), method="eigh")
+    faces = means[most][who] + noise
+    faces = (faces / np.linalg.norm(faces, axis=1, keepdims=True)).astype(np.float32)
+    rows = sweep(faces, [str(each) for each in who.tolist()], stored.calibration, METHODS, SilentProgress())
+    best = {method: max((r for r in rows if r.method == method), key=lambda row: row.pairwise.f) for method in METHODS}
+    assert best[AVERAGE_LINK].pairwise.f >= best[SEQUENTIAL].pairwise.f
+    return {"faces": len(who), "people": DENSE, "best": {m: asdict(row) for m, row in best.items()},
+            "sweep": [asdict(row) for row in rows]}  # fmt: skip
+
+
 def planted_vectors(faces: int, people: int, size: int) -> tuple[FloatArray, IntArray]:
     random = np.random.default_rng(1)
     owner = random.permutation(np.arange(faces) % people)
@@ -309,7 +338,7 @@ def planted_figures(arguments: argparse.Namespace) -> tuple[dict[str, Timing], d
 
 def main() -> None:
     parser = argument_parser(__doc__)
-    parser.add_argument("question", choices=("people", "nights", "planted"))
+    parser.add_argument("question", choices=("people", "nights", "dense", "planted"))
     parser.add_argument("--faces", type=Path, help="the folder lfw-view1")
     parser.add_argument("--work", type=Path, help="the folder of the stores")
     parser.add_argument("--weights", nargs="+", default=["casia-webface", "sface"])
@@ -325,11 +354,9 @@ def main() -> None:
         write_result(name, settings_of(arguments), timings, figures, arguments)
         return
     for weights in arguments.weights:
-        if arguments.question == "nights":
-            name, figures = f"link-nights-{weights}", nights_figures(weights, arguments)
-        else:
-            name, figures = f"link-{weights}", people_figures(weights, arguments)
-        write_result(name, {"precision": PRECISION}, {}, figures, arguments)
+        measure = {"people": people_figures, "nights": nights_figures, "dense": dense_figures}[arguments.question]
+        name = "link" if arguments.question == "people" else f"link-{arguments.question}"
+        write_result(f"{name}-{weights}", {"precision": PRECISION}, {}, measure(weights, arguments), arguments)
 
 
 if __name__ == "__main__":
