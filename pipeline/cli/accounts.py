@@ -10,7 +10,7 @@ import click
 
 from pipeline.cli.flags import ACCOUNT_FLAGS, account_option, settings_options, store_option
 from pipeline.cli.groups import CommandGroup
-from pipeline.cli.output import emit, output_options
+from pipeline.cli.output import directory_remembers, emit, output_options
 from pipeline.config import Settings
 from pipeline.errors import UsageError
 
@@ -174,7 +174,7 @@ def list_directories(store: Path, account: str | None, as_json: bool) -> None:
         {"account": row.user_id, "directory": row.name, "identities": row.identities, **vars(row.remembered)}
         for row in rows
     ]
-    lines = [f"{row.user_id}  {row.name}  {_identities(row.identities)}{_remembered(row.remembered)}" for row in rows]
+    lines = [f"{row.user_id}  {row.name}  {_identities(row.identities)}{_settings(row.remembered)}" for row in rows]
     emit({"directories": report}, lines or ["no directories"], as_json)
 
 
@@ -209,12 +209,9 @@ def delete(name: str, store: Path, account: str | None, yes: bool, as_json: bool
     emit(report, [f"deleted {row.name} of {row.user_id}, {_identities(row.identities)}"], as_json)
 
 
-def _remembered(values: Remembered) -> str:
-    parts = [f"T {values.threshold}"] if values.threshold is not None else []
-    if values.method is not None:
-        target = f" at precision {values.precision:g}" if values.cut is None and values.precision is not None else ""
-        parts.append(f"regroup by {values.method}{target if values.cut is None else f', cut {values.cut:g}'}")
-    return f"  ({', '.join(parts)})" if parts else ""
+def _settings(remembered: Remembered) -> str:
+    text = directory_remembers(remembered)
+    return f"  ({text})" if text else ""
 
 
 def _directories(count: int) -> str:

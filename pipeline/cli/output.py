@@ -11,11 +11,14 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, NoReturn, TextIO, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO, TypeVar
 
 import click
 
 from pipeline.errors import FacepipeError, OutputUnwritable
+
+if TYPE_CHECKING:
+    from pipeline.store import Remembered
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -150,3 +153,12 @@ def drop_output(*streams: TextIO | None) -> None:
         if stream is not None:  # as where it was closed from the start
             os.dup2(nothing, stream.fileno())
     os.close(nothing)
+
+
+def directory_remembers(values: Remembered) -> str:
+    """What a directory remembers of its regroups, as text."""
+    parts = [f"T {values.threshold}"] if values.threshold is not None else []
+    if values.method is not None:
+        target = "" if values.precision is None else f" at precision {values.precision:g}"
+        parts.append(f"regroup by {values.method}{target if values.cut is None else f', cut {values.cut:g}'}")
+    return ", ".join(parts)

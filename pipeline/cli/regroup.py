@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from pipeline.cli.flags import REGROUP_FLAGS, place_options, settings_options, store_option
-from pipeline.cli.output import emit, output_options, printable
+from pipeline.cli.output import directory_remembers, emit, output_options, printable
 from pipeline.cli.people import SHOWN, numbers, opened_people
 from pipeline.cli.progress import LongWork
 from pipeline.config import Settings
@@ -76,7 +76,7 @@ def _decoded(people: People) -> pa.Table:
 
 
 def _changes(found: Regrouping) -> bool:
-    return bool(found.moves or found.joins or found.parted)
+    return bool(found.moves or found.joins or found.parted or found.remembered)
 
 
 def regroup_lines(answer: CorrectionAnswer) -> Iterator[str]:
@@ -93,6 +93,8 @@ def regroup_lines(answer: CorrectionAnswer) -> Iterator[str]:
         name = found.names.get(person_id or "")
         return "nobody" if person_id is None else f"{name} ({person_id})" if name else person_id
 
+    if found.remembered is not None:
+        yield f"keep   {directory_remembers(found.remembered)}, for later runs, posts and regroups of the directory"
     for first, *others in found.joins:
         yield f"join   {who(first)} with {', '.join(map(who, others))}"
     for person_id in found.parted:

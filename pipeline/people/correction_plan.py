@@ -79,6 +79,11 @@ class Plan:
             replace(after, facts=self._stated, remembered=is_now),
         )
 
+    @property
+    def remembers(self) -> Remembered | None:
+        """What the directory remembers from now on; None if it does not change."""
+        return None if self._remembered is None else self._remembered[1]
+
     def remember(self, values: Remembered) -> None:
         """Sets what the directory remembers."""
         was = self.directory.remembered

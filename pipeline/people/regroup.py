@@ -7,7 +7,6 @@ stored vector, take part only if the caller extracted them again.
 
 from __future__ import annotations
 
-import itertools
 import uuid
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence, Set
@@ -17,15 +16,9 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from pipeline.config import AVERAGE_LINK, FMR, MatchSettings, RegroupSettings, nearest_threshold
+from pipeline.config import AVERAGE_LINK, FMR, MatchSettings, RegroupSettings
 from pipeline.errors import CorrectionImpossible
-from pipeline.matching.average_link import FacesToLink, average_link
-from pipeline.matching.calibration import Calibration, cut_for
-from pipeline.matching.group import group_faces
-from pipeline.matching.identical_images import SAME_FACE_IOU, box_iou
-from pipeline.matching.match import Matcher
-from pipeline.matching.references import ReferenceIndex
-from pipeline.models.registry import REGISTRY
+from pipeline.people.clustering import by_average_link, cut_of, one_by_one
 from pipeline.people.correction_plan import IS, IS_NOT, NOBODY, Plan, has_name
 from pipeline.people.decide import failed_measures
 from pipeline.people.directory import Directory
@@ -44,11 +37,8 @@ from pipeline.store import (
     PersonRecord,
     Regrouping,
     Remembered,
-    StoredFace,
-    StoreIdentity,
 )
 from pipeline.texts import nfc
-from pipeline.types import FaceBatch, IntArray
 
 _CAME_SINCE: Final = {"embedding": None, "reason": "it came into the store after the photos were read"}
 _OTHER_MODEL: Final = {"embedding": None, "reason": "the store answers by another model since its photo was read"}
@@ -66,14 +56,14 @@ def regroup(plan: Plan, request: CorrectionRequest, decoded: pa.Table | None) ->
     plan.decoded, plan.known_vectors = known.decoded, known.vectors
     pictures.references = known.references
     groups = known.groups()
-    faces = known.faces_to_cluster(groups if request.spares_corrected else {})
-    cut = None
+    faces, cut = known.faces_to_cluster(gate, groups, spare_corrected=request.spares_corrected), None
+    vectors = [known.vectors[face.face_id] for face in faces]
     if method.method == AVERAGE_LINK:
-        cut = cut_of(method, plan.client.identity, len(groups))
-        clusters = known.linked(faces, client.identity, groups, cut, method.neighbours)
+        cut = cut_of(method, client.identity, len(groups))
+        faces = by_average_link(faces, vectors, groups, client.identity, plan.directory.device, cut, method.neighbours)
     else:
-        clusters = known.grouped(faces, client.identity, gate, groups)
-    changed = changes(known.clustered(faces, gate, groups, clusters), groups)
+        faces = one_by_one(faces, vectors, client.identity, plan.directory.device, gate.threshold)
+    changed = changes(faces, groups)
     moves = dict(changed.moved)
     new: list[str] = []
     without_picture: list[int] = []
@@ -126,6 +116,7 @@ def regroup(plan: Plan, request: CorrectionRequest, decoded: pa.Table | None) ->
         method=method.method,
         cut=cut,
         precision=method.precision if cut is not None and method.cut is None else None,
+        remembered=plan.remembers,
         people=len(groups) if cut is not None and method.cut is None else None,
     )
     plan.said = {"regrouping": report}
@@ -136,7 +127,6 @@ class _Known:
     """The stored faces, persons and constraints of a directory."""
 
     def __init__(self, client: LocalStore, directory: Directory) -> None:
-        self._device = directory.device
         # Read before the faces: a person changed since fails the validation.
         self.records = {record.person_id: record for record in directory.everybody(at_once=EVERYBODY)}
         self._faces, self.vectors = client.faces_to_regroup(directory.account_id, directory.name)
@@ -166,7 +156,8 @@ class _Known:
 
     def groups(self) -> dict[str, Group]:
         """A group of one person each, by root."""
-        groups = {root: Group({root}, set(), set(), set(), held=False) for root in self.roots.values()}
+        records = Counter(self.roots.values())
+        groups = {r: Group({r}, set(), set(), set(), held=False, merged=n > 1) for r, n in records.items()}
         parents = {record.parent_id for record in self.records.values()}
         stated = {person_id for fact in self._facts for person_id in (fact.person_id, fact.other_id)}
         for person_id, record in self.records.items():
@@ -183,127 +174,33 @@ class _Known:
                 groups[self.roots[two]].against.add(self.roots[one])
         return groups
 
-    def faces_to_cluster(self, spared: Mapping[str, Group]) -> list[FaceToRegroup]:
-        """All faces with a vector and no "nobody" constraint, in the order of the store; without those of the groups of
-        `spared` that are held."""
-        nobody = self._said[NOBODY]
-        faces = (f for f in self._faces if f.stored.face_id in self.vectors and f.stored.face_id not in nobody)
-        return [f for f in faces if (root := self._root(f)) is None or root not in spared or not spared[root].held]
-
-    def _founds(self, face: FaceToRegroup, gate: MatchSettings, groups: Mapping[str, Group]) -> bool:
-        """Whether the face may be a person's first."""
-        return (
-            face.stored.path is None
-            or (face.reference and groups[self.roots[str(face.stored.person_id)]].held)
-            or (not face.named and not failed_measures(face.qualities, gate))
-        )
-
-    def grouped(
-        self, faces: Sequence[FaceToRegroup], identity: StoreIdentity, gate: MatchSettings, groups: Mapping[str, Group]
-    ) -> list[int]:
-        """The cluster of each face as a run decides it; -1: none."""
-        if not faces:
-            return []
-        vectors = [self.vectors[f.stored.face_id] for f in faces]
-        batch = FaceBatch(
-            embeddings=np.stack([vector.embedding for vector in vectors]),
-            insertable=np.array([self._founds(f, gate, groups) for f in faces]),
-            image_hashes=[vector.image_hashes for vector in vectors],
-            boxes=np.array([vector.box for vector in vectors], np.float32),
-        )
-        index = ReferenceIndex(identity.embedding_size, self._device)
-        matcher = Matcher(Calibration.from_dict(identity.calibration), nearest_threshold(gate.threshold))
-        positions: list[int] = group_faces(batch, index, matcher).position.tolist()
-        return positions
-
-    def linked(
-        self,
-        faces: Sequence[FaceToRegroup],
-        identity: StoreIdentity,
-        groups: Mapping[str, Group],
-        cut: float,
-        neighbours: int,
-    ) -> list[int]:
-        """The cluster of each face by average link. From the start, one cluster for each root has its fixed faces, and
-        if the root has names, external ids, merges or cannot-links its references."""
-        if not faces:
-            return []
-        records = Counter(self.roots.values())
-        bound = {
-            root
-            for root, group in groups.items()
-            if group.names or group.external_ids or group.against or records[root] > 1
-        }
-        sets: dict[str, int] = {}  # of roots
-        linked = np.full(len(faces), -1)
-        for row, face in enumerate(faces):
-            root = self._root(face)
-            if root is not None and (self._is_fixed(face) or (face.reference and root in bound)):
-                linked[row] = sets.setdefault(root, len(sets))
-        apart = [(sets[root], sets[one]) for root in sets for one in groups[root].against if one in sets]
-        alone = itertools.count(len(sets))  # sets of one face that must not be of some root
-        for row, face in enumerate(faces):
-            barred = [
-                sets[self.roots[one]] for one in self._is_not.get(face.stored.face_id, ()) if self.roots[one] in sets
-            ]
-            if barred and linked[row] < 0:
-                linked[row] = next(alone)
-                apart += [(int(linked[row]), one) for one in barred]
-        labels = np.full((next(alone), 2), -1)
-        number: dict[tuple[object, ...], int] = {}
-        for root, row in sets.items():
-            of_root = tuple(sorted(groups[root].names)), tuple(sorted(groups[root].external_ids))
-            for column, label in enumerate(of_root):
-                if label:
-                    labels[row, column] = number.setdefault(label, len(number))
-        linkage = average_link(
-            FacesToLink(
-                embeddings=np.stack([self.vectors[f.stored.face_id].embedding for f in faces]),
-                photos=_photos_of_several([f.stored for f in faces]),
-                linked=linked,
-                labels=labels,
-                apart=np.array(apart, np.int64).reshape(-1, 2),
-            ),
-            Calibration.from_dict(identity.calibration),
-            cut=cut,
-            device=self._device,
-            neighbours=neighbours,
-        )
-        clusters: list[int] = linkage.clusters().tolist()
-        return clusters
-
-    def clustered(
-        self,
-        faces: Sequence[FaceToRegroup],
-        gate: MatchSettings,
-        groups: Mapping[str, Group],
-        clusters: Sequence[int],
+    def faces_to_cluster(
+        self, gate: MatchSettings, groups: Mapping[str, Group], *, spare_corrected: bool
     ) -> list[ClusteredFace]:
-        """The faces with their clusters; without those of clusters in which no face could found a person."""
-        founds = [self._founds(f, gate, groups) for f in faces]
-        founded = {cluster for cluster, can_found in zip(clusters, founds, strict=True) if can_found}
-        return [
-            ClusteredFace(
-                face_id=f.stored.face_id,
-                person_id=f.stored.person_id,
-                root=self._root(f),
-                cluster=cluster if cluster >= 0 and cluster in founded else None,
-                fixed=self._is_fixed(f),
-                reference=f.reference,
-                founds=can_found,
-                barred=frozenset(self.roots[one] for one in self._is_not.get(f.stored.face_id, ())),
+        """All faces with a vector and no "nobody" constraint, in the order of the store; with `spare_corrected` without
+        those of held groups."""
+        found = []
+        for face in self._faces:
+            stored, person_id = face.stored, face.stored.person_id
+            root = None if person_id is None else self.roots[person_id]
+            held = root is not None and groups[root].held
+            if stored.face_id not in self.vectors or stored.face_id in self._said[NOBODY] or (held and spare_corrected):
+                continue
+            found.append(
+                ClusteredFace(
+                    face_id=stored.face_id,
+                    photo=stored.media_id,
+                    person_id=person_id,
+                    root=root,
+                    fixed=person_id is not None and (stored.path is None or stored.face_id in self._said[IS]),
+                    reference=face.reference,
+                    founds=stored.path is None
+                    or (face.reference and held)
+                    or (not face.named and not failed_measures(face.qualities, gate)),
+                    barred=frozenset(self.roots[one] for one in self._is_not.get(stored.face_id, ())),
+                )
             )
-            for f, cluster, can_found in zip(faces, clusters, founds, strict=True)
-        ]
-
-    def _root(self, face: FaceToRegroup) -> str | None:
-        person_id = face.stored.person_id
-        return None if person_id is None else self.roots[person_id]
-
-    def _is_fixed(self, face: FaceToRegroup) -> bool:
-        """Whether it was posted, or a constraint says whose it is."""
-        stored = face.stored
-        return stored.person_id is not None and (stored.path is None or stored.face_id in self._said[IS])
+        return found
 
     def parents(self, changed: Changes) -> tuple[dict[str, str | None], list[list[str]]]:
         """The changed parents, by person; and the sets to merge, the new root first: one with a name, else with
@@ -414,35 +311,6 @@ def _remembered(plan: Plan, request: CorrectionRequest, method: RegroupSettings)
     if typed.method == AVERAGE_LINK or typed.precision is not None or typed.cut is not None:
         made = replace(made, precision=None if method.cut is not None else method.precision, cut=method.cut)
     return replace(made, method=typed.method or made.method)
-
-
-def cut_of(method: RegroupSettings, identity: StoreIdentity, people: int) -> float:
-    """The cut of average-link, else the one that has its precision among so many people. Raises CorrectionImpossible if
-    that was not measured."""
-    if method.cut is not None:
-        return method.cut
-    weights = REGISTRY.get(identity.weights)
-    if weights is None or not weights.cuts or identity.calibration != weights.calibration.as_dict():
-        raise CorrectionImpossible(
-            detail="No table says which cut has which precision with this store's vectors and calibration: give the cut"
-            " itself, with --cut T."
-        )
-    return cut_for(weights.cuts, method.precision, people)
-
-
-def _photos_of_several(faces: Sequence[StoredFace]) -> IntArray:
-    """[n] The photo of each face if others of it are of other people, else -1: of boxes that overlap by half, only the
-    first counts."""
-    on_photo: dict[int, list[int]] = {}
-    for row, face in enumerate(faces):
-        rows = on_photo.setdefault(face.media_id, [])
-        if not any(box_iou(face.box, faces[other].box) >= SAME_FACE_IOU for other in rows):
-            rows.append(row)
-    photos = np.full(len(faces), -1)
-    for media_id, rows in on_photo.items():
-        if len(rows) > 1:
-            photos[rows] = media_id
-    return photos
 
 
 def _top(person_id: str, parents: Mapping[str, str | None]) -> str:

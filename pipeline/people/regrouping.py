@@ -18,13 +18,14 @@ class ClusteredFace:
     """A face with its person and its cluster."""
 
     face_id: int
+    photo: int  # media id
     person_id: str | None  # the record
     root: str | None  # the record's root by the merges of users
-    cluster: int | None  # None: it matches nobody and founds no person
     fixed: bool  # must stay
     reference: bool  # of its record
     founds: bool  # may be a person's first
     barred: frozenset[str] = frozenset()  # cannot-link roots
+    cluster: int | None = None  # None: it matches nobody and founds no person
 
 
 @dataclass
@@ -36,6 +37,12 @@ class Group:
     external_ids: set[str]
     against: set[str]  # cannot-link roots
     held: bool  # stay even if none of their faces could found a person
+    merged: bool = False  # by a user
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether its references must be together, and separate from those of others."""
+        return bool(self.names or self.external_ids or self.against or self.merged)
 
     def reason_against(self, other: Group) -> str | None:
         """Why the two cannot be merged, or None."""

@@ -20,7 +20,7 @@ from pipeline.jobs.expectation import calibration_warning
 from pipeline.jobs.profile import Profiler
 from pipeline.jobs.store import Store, open_or_create_store, open_store
 from pipeline.jobs.store_identity import settings_of_store
-from pipeline.people.regroup import cut_of
+from pipeline.people.clustering import cut_of
 from pipeline.runtime.buckets import is_address
 from pipeline.store import has_store
 from pipeline.texts import path_text

@@ -702,6 +702,7 @@ class Regrouping:
     cut: float | None = None
     precision: float | None = None
     people: int | None = None
+    remembered: Remembered | None = None  # by the directory from now on, if it changes
 
 
 @dataclass(frozen=True)

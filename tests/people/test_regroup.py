@@ -159,11 +159,15 @@ def ask(store: Path, *words: object, exit_code: int = 0, stdin: str | None = Non
 @pytest.mark.slow
 def test_the_threshold_of_the_runs_changes_nothing(store: Path) -> None:
     before = tables(store)
-    answer = ask(store, "--yes", "--threshold", RUN_T)
+    answer = ask(store, "--yes")
     assert answer["correction_id"] is None
     assert answer["regrouping"]["faces"] == 30
     assert not any(answer["regrouping"][key] for key in ("joins", "moves", "new", "gone", "parted", "kept_apart"))
     assert tables(store) == before
+    text = facepipe("regroup", "--store", store, "--threshold", RUN_T, stdin="y\n").output  # it is the directory's now
+    assert f"keep   T {RUN_T}" in text
+    changed = {name for name, rows in tables(store).items() if rows != before[name]}
+    assert changed == {"store", "directories", "corrections"}
 
 
 @pytest.mark.slow
@@ -539,7 +543,7 @@ def test_the_command_shows_asks_and_does(store: Path, held: str) -> None:
         assert f"{len(shown['regrouping']['moves'])} move" in text.stdout
         assert ask(store, "--threshold", STRICT, "--yes")["correction_id"] is None
         assert facepipe("people", "undo", "--yes", "--store", store).exit_code == 0
-        assert ask(store, "--threshold", RUN_T, "--yes")["correction_id"] is None
+        assert ask(store, "--yes")["correction_id"] is None
     assert problems(store) == []
 
 
