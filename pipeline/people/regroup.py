@@ -56,7 +56,8 @@ def regroup(plan: Plan, request: CorrectionRequest, decoded: pa.Table | None) ->
     plan.decoded, plan.known_vectors = known.decoded, known.vectors
     pictures.references = known.references
     groups = known.groups()
-    faces, cut = known.faces_to_cluster(gate, groups, spare_corrected=request.spares_corrected), None
+    spared = known.spare_corrected(groups) if request.spares_corrected else set()
+    faces, cut = known.faces_to_cluster(gate, groups, spared), None
     vectors = [known.vectors[face.face_id] for face in faces]
     if method.method == AVERAGE_LINK:
         cut = cut_of(method, client.identity, len(groups))
@@ -166,7 +167,8 @@ class _Known:
             group.names |= {name} if any(name) else set()
             group.external_ids |= {record.external_id} if record.external_id else set()
             kept = has_name(record) or record.ignored or record.tags or record.metadata or person_id in stated
-            group.held |= bool(kept) or self.roots[person_id] != person_id or person_id in parents
+            group.corrected |= bool(kept) or self.roots[person_id] != person_id
+            group.held |= group.corrected or person_id in parents
         others = [(self.stored[face_id].person_id, one) for face_id, ones in self._is_not.items() for one in ones]
         for one, two in (*self._two, *others):
             if one in self.roots and two in self.roots and self.roots[one] != self.roots[two]:
@@ -174,17 +176,25 @@ class _Known:
                 groups[self.roots[two]].against.add(self.roots[one])
         return groups
 
+    def spare_corrected(self, groups: Mapping[str, Group]) -> set[str]:
+        """The roots of corrected people, with all that regroups joined to them; keeps these joins."""
+        parents = {person_id: record.parent_id for person_id, record in self.records.items()}
+        top_of = {person_id: _top(person_id, parents) for person_id in self.records}
+        tops = {top_of[person_id] for person_id, root in self.roots.items() if groups[root].corrected}
+        self._joined = {person_id: p for person_id, p in self._joined.items() if top_of[person_id] not in tops}
+        return {root for person_id, root in self.roots.items() if top_of[person_id] in tops}
+
     def faces_to_cluster(
-        self, gate: MatchSettings, groups: Mapping[str, Group], *, spare_corrected: bool
+        self, gate: MatchSettings, groups: Mapping[str, Group], spared: Set[str]
     ) -> list[ClusteredFace]:
-        """All faces with a vector and no "nobody" constraint, in the order of the store; with `spare_corrected` without
-        those of held groups."""
+        """All faces with a vector and no "nobody" constraint, in the order of the store, but for those of `spared`
+        roots."""
         found = []
         for face in self._faces:
             stored, person_id = face.stored, face.stored.person_id
             root = None if person_id is None else self.roots[person_id]
             held = root is not None and groups[root].held
-            if stored.face_id not in self.vectors or stored.face_id in self._said[NOBODY] or (held and spare_corrected):
+            if stored.face_id not in self.vectors or stored.face_id in self._said[NOBODY] or root in spared:
                 continue
             found.append(
                 ClusteredFace(

@@ -38,6 +38,7 @@ class Group:
     against: set[str]  # cannot-link roots
     held: bool  # stay even if none of their faces could found a person
     merged: bool = False  # by a user
+    corrected: bool = False  # by a user: named, constrained, merged, ...
 
     @property
     def is_bound(self) -> bool:
@@ -58,6 +59,7 @@ class Group:
         self.external_ids |= other.external_ids
         self.against |= other.against
         self.held |= other.held
+        self.corrected |= other.corrected
 
 
 @dataclass

@@ -56,6 +56,20 @@ def test_named_and_corrected_people_are_left_alone(store: Path) -> None:
     assert {person: now[person] for person in before} == before
 
 
+def test_whom_a_regroup_joined_with_a_named_person_stays(store: Path) -> None:
+    """And whom it joined with nobody named may be joined with more, or parted."""
+    answer("regroup", "--store", store, "--method", AVERAGE_LINK, "--cut", 3.9, "--yes")
+    (root,) = (person for person, row in people(store).items() if row["merged"])
+    answer("people", "name", root, "Ann", "--store", store)
+    strict = replace(SETTINGS, regroup=RegroupSettings(AVERAGE_LINK, cut=0.5))
+    assert one_more(store, settings=strict)["regrouped"]["moves"] == 0
+    assert len(people(store)) == 3  # Ann, another, and who came
+    answer("people", "name", root, "", "--store", store)
+    write_photo(store.parent / "last", "a.png", Shown(6))
+    run_over(store.parent / "last", store, settings=strict)
+    assert len(people(store)) == 5  # who was Ann is two again
+
+
 def test_an_unknown_cut_fails_before_the_work(store: Path) -> None:
     by_precision = replace(SETTINGS, regroup=RegroupSettings(AVERAGE_LINK))
     before = people(store)
