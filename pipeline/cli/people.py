@@ -20,7 +20,7 @@ from pipeline.config import Settings
 from pipeline.errors import UsageError
 
 if TYPE_CHECKING:
-    from pipeline.jobs.people import LoggedCorrection, People, PersonRow
+    from pipeline.jobs.people import LoggedCorrection, People, PersonRow, UnassignedFace
     from pipeline.store import CorrectionAnswer
 
 Opener = Callable[[], Any]
@@ -157,6 +157,35 @@ def together(opened: Opener, who: tuple[str, ...], as_json: bool, as_csv: bool) 
     with opened() as directory:
         paths = directory.together(*who)
     _emit_rows("photos", paths, lambda path: {"path": path}, str, as_json, as_csv)
+
+
+@people.command()
+@click.option("--all", "nobodys", is_flag=True, help="Also those that you said are nobody's.")
+@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="List at most N faces.")
+@click.option(
+    "--after",
+    type=click.IntRange(min=1, max=2**63 - 1),
+    metavar="FACE",
+    help="List those behind FACE, such as the last one of the previous page.",
+)
+@_options(reading=True, table=True)
+def unassigned(
+    opened: Opener, nobodys: bool, limit: int | None, after: int | None, as_json: bool, as_csv: bool
+) -> None:
+    """List the faces that are no person's, the largest first.
+
+    With each its photo, its size (the longer side of its box, in pixels) and why it has no person. `people move FACE
+    WHO` says whose it is; `people move FACE --nobody` that it is nobody's, or no face. The order never changes, so a
+    script can read page after page: the last page has fewer than N faces.
+
+    \b
+    Examples:
+      facepipe people unassigned --store ~/people
+      facepipe people unassigned --store ~/people --limit 100 --after 4711 --json
+    """
+    with opened() as directory:
+        faces = directory.unassigned(limit=limit, after=after, nobodys=nobodys)
+    _emit_rows("faces", faces, vars, _unassigned_line, as_json, as_csv)
 
 
 @people.command()
@@ -410,6 +439,10 @@ def _log_line(row: LoggedCorrection) -> str:
 def _face_line(face: Mapping[str, Any]) -> str:
     notes = [note for note in ("reference", "stated") if face[note]]
     return "  ".join([str(face["face_id"]), face["path"] or "(posted)", face["outcome"], *notes])
+
+
+def _unassigned_line(face: UnassignedFace) -> str:
+    return "  ".join([str(face.face_id), face.path, f"{face.size_px:.0f} px", face.reason])
 
 
 def _report(answer: CorrectionAnswer, as_json: bool, said: str = "") -> None:

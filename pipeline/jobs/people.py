@@ -46,6 +46,11 @@ from pipeline.types import Progress, SilentProgress
 
 AT_ONCE: Final = 100_000  # people read at once: some 20 MB
 _ROWS: Final = 1_000
+_WHY_UNASSIGNED: Final = {
+    "unmatched": "matches nobody, and its photo's name is the largest face's",
+    "deleted": "has lost its person to a stricter gate or an undo",
+    "nobody": "you said that it is nobody's",
+}
 
 
 @dataclass(frozen=True)
@@ -84,6 +89,16 @@ class LoggedCorrection:
     def overrode(self) -> bool:
         """Whether it overrode a cannot-link constraint."""
         return self.kind == "merge" and self.withdrawn > 0
+
+
+@dataclass(frozen=True)
+class UnassignedFace:
+    """A face on a photo that is no person's."""
+
+    face_id: int
+    path: str
+    size_px: float  # the longer side of its box
+    reason: str  # in words
 
 
 class People:
@@ -140,6 +155,17 @@ class People:
         records = self._records(who)
         paths = [{face["path"] for face in self._faces(records, one)} - {None} for one in who]
         return sorted(set.intersection(*paths)) if paths else []
+
+    def unassigned(
+        self, *, limit: int | None = None, after: int | None = None, nobodys: bool = False
+    ) -> list[UnassignedFace]:
+        """Returns faces without a person, the largest first, those of equal size by id; with `nobodys` also those that
+        you said are nobody's. `limit`: at most so many; `after`: those behind this face, which may have a person by
+        now. Raises FaceUnknown."""
+        page = (0 if after is None else after, people.EVERYBODY[1] if limit is None else limit)
+        what = "all_unassigned_faces" if nobodys else "unassigned_faces"
+        rows = _dicts(self._store.photos(what, self._account_id, self._directory, page=page))
+        return [UnassignedFace(row["face_id"], row["path"], row["size"], why_unassigned(row)) for row in rows]
 
     def find(self, who: str) -> str:
         """Finds a person's id by id, name, external id, or the first letters of id or name; the root if several records
@@ -348,6 +374,13 @@ class People:
         members = [r["person_id"] for r in records if found in (r["person_id"], r["root_person_id"])]
         faces: list[dict[str, Any]] = self._store.faces_of(members).to_pylist()
         return faces
+
+
+def why_unassigned(face: Mapping[str, Any]) -> str:
+    """Says why a face (a row of `unassigned_faces`) has no person."""
+    if face["why"] != "rejected":
+        return _WHY_UNASSIGNED[face["why"]]
+    return f"low {', '.join((face['rejection_reasons'] or 'quality').split(','))}"
 
 
 def _dicts(table: pa.Table) -> Iterator[dict[str, Any]]:

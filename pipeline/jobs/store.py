@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property, wraps
+from functools import cached_property, partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar, cast
 
@@ -108,6 +108,11 @@ _PHOTOS: Final[Mapping[str, Callable[[Catalog, int, str], pa.Table]]] = {
     "rejected_faces": corrections.rejected_faces,
     "identities": media.central_identities,
     "in_both_generations": people.faces_to_compare,
+}
+_ALL_FACES: Final = (0, people.EVERYBODY[1])  # (after, limit)
+_PAGES: Final[Mapping[str, Callable[[Catalog, int, str, int, int], pa.Table]]] = {
+    "unassigned_faces": people.unassigned_faces,
+    "all_unassigned_faces": partial(people.unassigned_faces, nobodys=None),
 }
 VERBS: Final[dict[str, Callable[..., object]]] = {}
 
@@ -489,10 +494,18 @@ class Store(RunFiles):
 
     @verb
     def photos(
-        self, what: str, account_id: int = 0, directory: str = "", paths: Sequence[str] | None = None
+        self,
+        what: str,
+        account_id: int = 0,
+        directory: str = "",
+        paths: Sequence[str] | None = None,
+        page: tuple[int, int] = _ALL_FACES,
     ) -> pa.Table:
         """Returns the table `what`. Of a directory's photos: `names` from their source, detected_faces, rejected_faces,
-        identities. Of any directory: the central_faces at `paths`, or all records."""
+        identities, and a `page` (after, limit) of the unassigned_faces or, with those said to be nobody's,
+        all_unassigned_faces. Of any directory: the central_faces at `paths`, or all records. Raises FaceUnknown."""
+        if what in _PAGES:
+            return self.local.ask(_PAGES[what], account_id, directory, *page)
         if what == "central_faces":
             return self.local.ask(media.central_faces, paths or [])
         if what == "records":

@@ -147,6 +147,11 @@ class _Known:
         self.roots = {p: _top(p, {**parents, **dict.fromkeys(self._joined)}) for p in self.records}
         self._facts = client.facts_about(list(self.stored), list(self.records))
         self._said = {kind: {fact.face_id for fact in self._facts if fact.kind == kind} for kind in (IS, NOBODY)}
+        # Runs apply it to copies, which have no constraint of their own.
+        nobodys = {_place_of(f) for f in self._faces if f.stored.face_id in self._said[NOBODY]}
+        self._said[NOBODY] |= {
+            f.stored.face_id for f in self._faces if f.stored.person_id is None and _place_of(f) in nobodys
+        }
         self._is_not: dict[int, list[str]] = {}
         self._two = [(p, before) for p, (kind, before, _) in merges.items() if kind == "unmerge"]
         for fact in self._facts:
@@ -187,8 +192,8 @@ class _Known:
     def faces_to_cluster(
         self, gate: MatchSettings, groups: Mapping[str, Group], spared: Set[str]
     ) -> list[ClusteredFace]:
-        """All faces with a vector and no "nobody" constraint, in the order of the store, but for those of `spared`
-        roots."""
+        """All faces with a vector and no "nobody" constraint (theirs or a copy's), in the order of the store, but for
+        those of `spared` roots."""
         found = []
         for face in self._faces:
             stored, person_id = face.stored, face.stored.person_id
@@ -261,7 +266,7 @@ class _Known:
             kept |= {face_id for face_id, person_id in moves.items() if person_id in unmade}
 
     def admitted(self, gate: MatchSettings) -> list[FaceToRegroup]:
-        """The rejected faces that pass this gate and have no "nobody" constraint."""
+        """The rejected faces that pass this gate and have no "nobody" constraint (theirs or a copy's)."""
         rejected = (f for f in self._faces if f.stored.outcome == "rejected")
         allowed = (f for f in rejected if f.stored.face_id not in self._said[NOBODY])
         return [f for f in allowed if not failed_measures(f.qualities, gate)]
@@ -287,6 +292,11 @@ class _Known:
                 pictures.add(stored.face_id, row["crop"])
         self.vectors.update(self.decoded)
         return missed
+
+
+def _place_of(face: FaceToRegroup) -> tuple[str | None, int]:
+    """The photo's bytes and the face's place in it: the same for the face of a copy."""
+    return face.stored.sha256, face.ordinal
 
 
 def _gate_of(plan: Plan, request: CorrectionRequest) -> MatchSettings:

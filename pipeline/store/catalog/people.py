@@ -7,6 +7,7 @@ from typing import Final
 
 import pyarrow as pa
 
+from pipeline.errors import FaceUnknown
 from pipeline.store.catalog.connection import Catalog
 from pipeline.store.catalog.corrections import last_merges
 from pipeline.store.catalog.directories import directory_id
@@ -26,6 +27,14 @@ _FACES: Final = f"""
     JOIN core.detections d ON d.face_id = f.face_id AND d.generation = $1
     LEFT JOIN core.reference_faces r ON r.face_id = f.face_id AND r.generation = $1
 """
+_SIZE: Final = "greatest(d.x2 - d.x1, d.y2 - d.y1)::DOUBLE"
+# Of photos of runs in directory $3 of account $2.
+_FACES_OF_PHOTOS: Final = """
+    FROM core.faces f JOIN core.media m ON m.media_id = f.media_id
+    JOIN core.detections d ON d.face_id = f.face_id AND d.generation = $1
+    WHERE m.account_id = $2 AND m.directory = $3 AND m.path IS NOT NULL AND f.outcome <> 'removed'
+"""
+_PLACE_OF_FACE: Final = f"SELECT -{_SIZE} {_FACES_OF_PHOTOS} AND f.face_id = $4"  # among unassigned faces
 # Of `people` with `counted`: a further table, columns and joins.
 _COUNTED: Final = (
     """, shown AS MATERIALIZED (
@@ -126,6 +135,50 @@ def faces_by_id(catalog: Catalog, face_ids: Sequence[int]) -> pa.Table:
     """The existing ones of these faces (`_FACES`), by id."""
     wanted = "WITH wanted AS MATERIALIZED (SELECT unnest($2::BIGINT[]) AS face_id, 0::DOUBLE AS place)"
     return catalog.read(f"{wanted} {_FACES} ORDER BY w.face_id", [catalog.generation, list(face_ids)])
+
+
+def unassigned_faces(
+    catalog: Catalog,
+    account_id: int,
+    directory: str,
+    after: int = 0,
+    count: int = EVERYBODY[1],
+    *,
+    nobodys: bool | None = False,
+) -> pa.Table:
+    """Up to `count` faces (`_FACES`) of a directory's photos that have no person, the largest first, behind the face
+    `after` (0: from the start), which may have one by now. Further columns: size (longer side of the box, pixels),
+    rejection_reasons, total (of all pages), and why: `rejected`, `unmatched` (a further face of a named photo),
+    `nobody` (a user said so, of this face or of a copy) or `deleted` (its person was, by a stricter gate).
+
+    `nobodys`: only those of `nobody`, only others, or with None all. Raises FaceUnknown.
+    """
+    here = [account_id, directory]
+    if after and not catalog.rows(_PLACE_OF_FACE, [catalog.generation, *here, after]):
+        raise FaceUnknown(face_ids=str(after))
+    return catalog.read(
+        f"""
+        WITH said AS MATERIALIZED (
+            SELECT m.sha256, f.ordinal FROM core.facts t JOIN core.faces f ON f.face_id = t.face_id
+            JOIN core.media m ON m.media_id = f.media_id
+            WHERE t.kind = 'nobody' AND m.account_id = $2 AND m.directory = $3
+        ), unassigned AS MATERIALIZED (
+            SELECT f.face_id, {_SIZE} AS size, d.rejection_reasons,
+                CASE WHEN (m.sha256, f.ordinal) IN (FROM said) THEN 'nobody'
+                    WHEN f.outcome = 'rejected' THEN 'rejected'
+                    WHEN f.ordinal > 0 AND (m.name IS NOT NULL OR m.external_id IS NOT NULL) THEN 'unmatched'
+                    ELSE 'deleted' END AS why
+            {_FACES_OF_PHOTOS} AND f.person_id IS NULL AND ($6::BOOLEAN IS NULL OR $6 = (why = 'nobody'))
+        ), wanted AS MATERIALIZED (
+            SELECT face_id, -size AS place FROM unassigned
+            WHERE $4 = 0 OR (-size, face_id) > (({_PLACE_OF_FACE}), $4::BIGINT)
+            ORDER BY place, face_id LIMIT $5
+        )
+        SELECT s.*, u.* EXCLUDE (face_id), (SELECT count(*) FROM unassigned) AS total
+        FROM ({_FACES}) s JOIN unassigned u ON u.face_id = s.face_id ORDER BY s.place, s.face_id
+        """,
+        [catalog.generation, *here, after, count, nobodys],
+    )
 
 
 def best_faces(catalog: Catalog, person_ids: Sequence[str], count: int) -> pa.Table:
