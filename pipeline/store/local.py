@@ -278,6 +278,7 @@ class LocalStore(RunFiles):
     correction_to_undo = _on_catalog(corrections.correction_to_undo)
     counts_of = _on_catalog(people.counts_of)
     faces_page = _on_catalog(people.faces_page)
+    unassigned_faces = _on_catalog(people.unassigned_faces)
     faces_to_regroup = _on_catalog(corrections.faces_to_regroup)
     facts_about = _on_catalog(corrections.facts_about)
     last_merges = _on_catalog(corrections.last_merges)

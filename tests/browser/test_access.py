@@ -39,6 +39,9 @@ def test_no_view_has_a_serious_finding(open_page: Callable[..., Opened], served:
     page.page.get_by_role("dialog").get_by_role("listitem").first.wait_for()
     assert findings(page) == [], "choosing a person"
     page.page.keyboard.press("Escape")
+    page.go("unassigned")
+    page.cards("Faces without a person").first.get_by_role("button", name="Face 1", exact=True).click()
+    assert findings(page) == [], "unassigned"
     page.go("recognise")
     page.page.get_by_label("photo").set_input_files(
         {"name": "two.png", "mimeType": "image/png", "buffer": photo(Shown(1, 5), Shown(77, 0, 0.05))}
@@ -84,7 +87,7 @@ def test_a_keyboard_reaches_and_returns(page: Opened) -> None:
 def test_on_a_phone_nothing_is_wider_than_the_screen(open_page: Callable[..., Opened], served: Served) -> None:
     page = open_page(served, viewport={"width": 360, "height": 740}, has_touch=True, is_mobile=True)
     page.sign_in()
-    for view in ("people", f"person/{served.person('a1.png').person_id}", "review", "recognise", "store"):
+    for view in ("people", f"person/{served.person('a1.png').person_id}", "unassigned", "review", "recognise", "store"):
         page.go(view)
         page.page.wait_for_load_state("networkidle")
         page.page.wait_for_timeout(200)

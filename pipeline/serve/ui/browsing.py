@@ -1,4 +1,4 @@
-"""Browsing: the grid of people, and their pictures."""
+"""Browsing: the grid of people, faces with and without a person, and pictures."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from starlette.responses import Response
 
 from pipeline.errors import PersonUnknown, PictureUnavailable
 from pipeline.extraction.stored_picture import MEDIA_TYPE
+from pipeline.jobs.people import why_unassigned
 from pipeline.serve.context import Json
 from pipeline.serve.cursors import cursor, place_after
 from pipeline.serve.request_parsing import person_id
@@ -25,6 +26,7 @@ _NUMBER: Final = re.compile(r"[0-9]{1,18}")
 _FACE_COUNT: Final = 60
 _BY_SCORE: Final = "score"
 _FACE_SORTS: Final = ("added", _BY_SCORE)
+_UNASSIGNED: Final = {"open": False, "nobody": True}  # whether a user said that they are nobody's
 _CACHING: Final = "private, max-age=3600"  # forgotten ones must not be shown for long
 
 
@@ -63,6 +65,22 @@ def faces(visit: Visit) -> Json:
     return {
         "faces": [face_json(visit, row) for row in rows[:count]],
         **({} if last is None else {"next": cursor([sort], (last["place"], last["face_id"]))}),
+        "asOf": as_of,
+    }
+
+
+def unassigned(visit: Visit) -> Json:
+    """Faces without a person. Raises FaceUnknown if the last face of the page before was deleted."""
+    show, count = visit.choice("show", tuple(_UNASSIGNED)), visit.count(_FACE_COUNT)
+    after, as_of = visit.query.whole("after", 0, 0), stamp(utc_now())
+    rows = visit.context.store.unassigned_faces(*visit.place, after, count + 1, nobodys=_UNASSIGNED[show]).to_pylist()
+    more = {"next": rows[count - 1]["face_id"]} if len(rows) > count else {}
+    return {
+        "faces": [
+            {**face_json(visit, row), "size": row["size"], "reason": why_unassigned(row)} for row in rows[:count]
+        ],
+        **more,
+        "total": rows[0]["total"] if rows else 0,
         "asOf": as_of,
     }
 

@@ -13,8 +13,17 @@ import { Review } from "./review.js";
 import { useRoute } from "./router.js";
 import { SignIn } from "./signin.js";
 import { Store } from "./store.js";
+import { Unassigned } from "./unassigned.js";
 
-const VIEWS = { people: People, person: Person, review: Review, recognise: Recognise, changes: Changes, store: Store };
+const VIEWS = {
+  people: People,
+  person: Person,
+  unassigned: Unassigned,
+  review: Review,
+  recognise: Recognise,
+  changes: Changes,
+  store: Store,
+};
 
 function View() {
   const route = useRoute();

@@ -5,7 +5,14 @@ import { html, useEffect, useRef } from "./html.js";
 import { useObservable } from "./observable.js";
 import { go, href, useRoute } from "./router.js";
 
-const VIEWS = { people: "People", review: "Review", recognise: "Recognise", changes: "Changes", store: "Store" };
+const VIEWS = {
+  people: "People",
+  unassigned: "Unassigned",
+  review: "Review",
+  recognise: "Recognise",
+  changes: "Changes",
+  store: "Store",
+};
 
 export function Top() {
   const route = useRoute();

@@ -1,7 +1,6 @@
 // One person: the faces, the name, and all that can be put right about them.
 import { Refused, get } from "./api.js";
 import { correct } from "./corrections.js";
-import { ask } from "./dialog.js";
 import { Face, count, nameOf } from "./face.js";
 import { forgetPerson } from "./forget.js";
 import { html, useEffect, useRef, useState } from "./html.js";
@@ -9,7 +8,7 @@ import { mergePeople } from "./merge.js";
 import { Naming } from "./naming.js";
 import { usePaged } from "./paged.js";
 import { Choice } from "./people.js";
-import { Photo } from "./photo.js";
+import { showFace } from "./photo.js";
 import { pickPerson } from "./pick.js";
 import { change, go, goInstead, href } from "./router.js";
 import { WindowedGrid } from "./windowed.js";
@@ -147,24 +146,14 @@ export function Person({ id, settings, anew }) {
           <button class="crop" aria-pressed=${chosen.has(face.id)} onClick=${() => toggle(face.id)}>
             <${Face} key=${face.picture} src=${face.picture} alt=${`Face ${place + 1}`} />
           </button>
-          <button class="plain about" onClick=${() => showFace(face, person)}>
+          <button class="plain about" onClick=${() => showFaceOf(person, face)}>
             ${face.photo ? html`<bdi>${face.photo.name}</bdi>` : "posted"}<span class="unseen"> of face ${place + 1}</span>
           </button>
         </li>`} />`;
 }
 
-function showFace(face, person) {
-  const { photo } = face;
-  return ask("Photo", (answer) => html`
-    ${photo?.picture
-      ? html`<${Photo} src=${photo.picture} width=${photo.width} height=${photo.height} alt=${`The photo ${photo.name}`}
-          boxes=${[{ box: face.box }]} />`
-      : html`<div class="single"><${Face} src=${face.picture} alt=${`A face of ${nameOf(person)}`} eager /></div>`}
-    <p><bdi>${photo ? photo.path ?? photo.name : "This photo was posted; only the face is kept."}</bdi></p>
-    <p class="soft">
-      ${face.score != null && html`Score ${face.score.toFixed(2)}. `}
-      ${face.reference && html`${nameOf(person)} is known by this face. `}
-      ${face.stated && "You said whose it is."}
-    </p>
-    <div class="row"><button class="main" onClick=${() => answer(null)}>Close</button></div>`, true);
-}
+const showFaceOf = (person, face) =>
+  showFace(face, `A face of ${nameOf(person)}`, html`
+    ${face.score != null && html`Score ${face.score.toFixed(2)}. `}
+    ${face.reference && html`${nameOf(person)} is known by this face. `}
+    ${face.stated && "You said whose it is."}`);
