@@ -220,9 +220,9 @@ def nights_figures(weights: str, arguments: argparse.Namespace) -> dict[str, Any
     assert ask(store, "check")["problems"] == []
     ask(whole, "run", *map(str, folders[:-1]), *linking)
     figures = {
-        name: agreement(stored, [roots_of(path)[person] for person in stored.persons], test)
+        name: agreement(stored, [roots[person] for person in stored.persons], test)
         for name, path in (("in nights", store), ("at once", whole))
-        for stored in [read_store(path)]
+        for stored, roots in [(read_store(path), roots_of(path))]
     }
     ask(store, "run", str(last), *OPEN)
     return {**figures, "named": len(named), "recall_of_the_last_night": recalled(store, last)}
