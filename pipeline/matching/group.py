@@ -10,7 +10,7 @@ import bisect
 import math
 from collections.abc import Sequence, Set
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final, TypeAlias
 
 import numpy as np
 
@@ -26,6 +26,7 @@ MAX_BLOCK_FACES: Final = 8192
 _SEARCHED: Final = 8  # references searched at first for a face's next match
 
 _NOBODY: Final[Set[Person]] = frozenset()
+_NO_PHOTOS: Final = OncePerPhoto(np.empty(0, np.int64))
 
 
 def group_faces(
@@ -42,9 +43,9 @@ def group_faces(
     becomes a new identity.
 
     With `once` nobody is twice on a photo, whose faces follow each other (others of -1 may lie between). Of its faces
-    with one person the first face of a new person keeps it; else one that a user gave it; else the nearest, of equals
-    one of the same image, then the earliest. The others are barred from it, and the photo is decided again. A block
-    ends with a photo, so it may be longer.
+    with one person the first face of a new person keeps it; else one that a user gave it; else the nearest of those
+    that a user gave nobody, of equals one of the same image, then the earliest. The others are barred from it, and the
+    photo is decided again. A block ends with a photo, so it may be longer.
 
     The k-th inserted face, from 0, is at position len(index) + k. `index` does not change: the caller appends the
     inserted faces, in order, at their commit. Memory: 1-2 copies of the inserted vectors, 6 block_faces^2 bytes, and 24
@@ -81,21 +82,15 @@ class _Pairs:
     products: DoubleArray  # float32 products of the pairs
 
 
-class _Match(NamedTuple):
-    """An identity that a face matches; at position -1: none."""
-
-    position: int
-    distance: float
-    rank: float  # as `Matcher.ranks`
-
-
-_NONE: Final = _Match(-1, math.nan, -math.inf)
+# An identity that a face matches: its position (-1: none), distance and rank as `Matcher.ranks`.
+_Match: TypeAlias = tuple[int, float, float]
+_NONE: Final[_Match] = -1, math.nan, -math.inf
 
 
 def _matches(nearest: Nearest) -> list[_Match]:
     """Those of all faces, one after another."""
     columns = (each.ravel().tolist() for each in (nearest.positions, nearest.distances, nearest.ranks))
-    return list(map(_Match, *columns))
+    return list(zip(*columns, strict=True))
 
 
 @dataclass(frozen=True)
@@ -123,7 +118,7 @@ class _Grouping:
         self._faces = faces
         self._view = view
         self._matcher = matcher
-        self._once = once or OncePerPhoto(np.empty(0, np.int64))
+        self._once = once or _NO_PHOTOS
         self._photos = photos
         self._filter = ProductFilter(view.embedding_size, norm * norm, matcher.calibration)
         self._inserted_before = ReferenceIndex(view.embedding_size, view.device)  # by earlier blocks
@@ -152,6 +147,8 @@ class _Grouping:
             self._keep_inserted(start, end)
 
     def _photos_of(self, start: int, end: int) -> Sequence[range]:
+        if not self._photos:
+            return ()
         first, last = (bisect.bisect_left(self._photos, each, key=lambda faces: faces.start) for each in (start, end))
         return self._photos[first:last]
 
@@ -217,10 +214,18 @@ class _Grouping:
             losing += [(face, person) for face in others if said is None or self._said(face) != said]
         return losing
 
-    def _claim(self, face: int) -> tuple[bool, bool, float, bool]:
+    def _claim(self, face: int) -> tuple[bool, int, float, bool]:
         """Which of a photo's faces keeps a person: the lowest."""
         founds = bool(self._inserted[face])
-        return not founds, self._said(face) is None, float(self._distance[face]), not self._by_image[face]
+        return not founds, self._word(face), float(self._distance[face]), not self._by_image[face]
+
+    def _word(self, face: int) -> int:
+        """0 if a user gave the face to the person that it matches, 2 if to another one, else 1."""
+        said = self._said(face)
+        if said is None:
+            return 1
+        person = self._person(int(self._position[face]))
+        return 0 if said == (self._said(person) if isinstance(person, int) else person) else 2
 
     def _said(self, face: int) -> str | None:
         return self._once.said[face] if self._once.said else None
@@ -228,24 +233,24 @@ class _Grouping:
     def _leave_out(self, face: int, barred: Set[Person], block: _Block) -> None:
         """Replaces the face's match before its block by the best one of nobody `barred`."""
         known = block.earlier[face - block.start]
-        if known.position < 0 or self._person(known.position) not in barred:
+        if known[0] < 0 or self._person(known[0]) not in barred:
             return
         vector = self._faces.embeddings[face : face + 1]
         stored = self._next(self._view, 0, vector, barred)
         new = self._next(self._inserted_before, len(self._view), vector, barred)
         # The index is older than this batch, so it wins ties.
-        block.earlier[face - block.start] = new if new.rank > stored.rank else stored
+        block.earlier[face - block.start] = new if new[2] > stored[2] else stored
 
     def _next(self, index: ReferenceIndex | IndexView, offset: int, vector: FloatArray, barred: Set[Person]) -> _Match:
         """The best match [1, d] of nobody `barred` in an index whose first position is `offset`."""
         count = min(_SEARCHED, len(index))
         while count:
             nearest = self._matcher.nearest(index, vector, count, matching=True)
-            for match in _matches(nearest):
-                if match.position < 0:
+            for position, distance, rank in _matches(nearest):
+                if position < 0:
                     return _NONE
-                if self._person(offset + match.position) not in barred:
-                    return match._replace(position=offset + match.position)
+                if self._person(offset + position) not in barred:
+                    return offset + position, distance, rank
             if count == len(index):
                 break
             count = min(4 * count, len(index))
@@ -302,7 +307,7 @@ class _Grouping:
     def _within(self, row: int, block: _Block, barred: Set[Person]) -> tuple[int, float]:
         """Position and distance of a face's best match among `earlier` and the faces inserted before it in its
         block."""
-        before_block = block.earlier[row][:2]
+        position, distance, rank = block.earlier[row]
         part = slice(block.pairs.starts[row], block.pairs.starts[row + 1])
         columns, products = block.pairs.columns[part], block.pairs.products[part]
         allowed = self._inserted[block.start + columns]
@@ -310,15 +315,15 @@ class _Grouping:
             allowed &= ~np.isin(block.start + columns, [person for person in barred if isinstance(person, int)])
         columns, products = columns[allowed], products[allowed]
         if len(columns) == 0:
-            return before_block
+            return position, distance
         columns = columns[products >= self._filter.cut(products.max())]
         embeddings = self._faces.embeddings[block.start + columns]
         face = np.broadcast_to(self._faces.embeddings[block.start + row], embeddings.shape)
         distances = self._matcher.distances(face, embeddings)
         ranks = self._matcher.ranks(distances)
         best = int(ranks.argmax())  # of equals the earliest
-        if ranks[best] <= block.earlier[row].rank or not self._matcher.matches(distances[best : best + 1])[0]:
-            return before_block
+        if ranks[best] <= rank or not self._matcher.matches(distances[best : best + 1])[0]:
+            return position, distance
         return int(self._position[block.start + columns[best]]), float(distances[best])
 
     def _keep_inserted(self, start: int, end: int) -> None:

@@ -21,10 +21,10 @@ class OncePerPhoto:
 
     photos: IntArray  # [n] two faces of one photo are of two people; -1: no constraint
     person_of: Callable[[int], str] = str  # whose reference is at a position of the index
-    taken: Mapping[int, Set[str]] = field(
-        default_factory=dict
-    )  # photo -> people of its faces that are not in the batch
-    # [n] whose face it is by a user's word: it precedes others, and those of one person do not exclude each other
+    # photo -> people of its faces that are not in the batch
+    taken: Mapping[int, Set[str]] = field(default_factory=dict)
+    # [n] whose face it is by a user's word. It precedes others at that person and yields to them at other people; those
+    # of one person do not exclude each other. A new person is whose its first face is
     said: Sequence[str | None] = ()
 
 

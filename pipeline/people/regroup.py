@@ -22,8 +22,8 @@ from pipeline.errors import CorrectionImpossible
 from pipeline.matching.average_link import FacesToLink, average_link
 from pipeline.matching.calibration import Calibration, cut_for
 from pipeline.matching.group import group_faces
-from pipeline.matching.identical_images import SAME_FACE_IOU, box_iou
 from pipeline.matching.match import Matcher
+from pipeline.matching.once_per_photo import OncePerPhoto, faces_that_count
 from pipeline.matching.references import ReferenceIndex
 from pipeline.models.registry import REGISTRY
 from pipeline.people.correction_plan import IS, IS_NOT, NOBODY, Plan, has_name
@@ -196,7 +196,7 @@ class _Known:
     def grouped(
         self, faces: Sequence[FaceToRegroup], identity: StoreIdentity, gate: MatchSettings, groups: Mapping[str, Group]
     ) -> list[int]:
-        """The cluster of each face as a run decides it; -1: none."""
+        """The cluster of each face as a run decides it that puts nobody on a photo twice; -1: none."""
         if not faces:
             return []
         vectors = [self.vectors[f.stored.face_id] for f in faces]
@@ -208,7 +208,8 @@ class _Known:
         )
         index = ReferenceIndex(identity.embedding_size, self._device)
         matcher = Matcher(Calibration.from_dict(identity.calibration), nearest_threshold(gate.threshold))
-        positions: list[int] = group_faces(batch, index, matcher).position.tolist()
+        once = OncePerPhoto(_photos_of_several([f.stored for f in faces]), said=self._given(faces, groups))
+        positions: list[int] = group_faces(batch, index, matcher, once=once).position.tolist()
         return positions
 
     def linked(
@@ -223,17 +224,10 @@ class _Known:
         if the root has names, external ids, merges or cannot-links its references."""
         if not faces:
             return []
-        records = Counter(self.roots.values())
-        bound = {
-            root
-            for root, group in groups.items()
-            if group.names or group.external_ids or group.against or records[root] > 1
-        }
         sets: dict[str, int] = {}  # of roots
         linked = np.full(len(faces), -1)
-        for row, face in enumerate(faces):
-            root = self._root(face)
-            if root is not None and (self._is_fixed(face) or (face.reference and root in bound)):
+        for row, root in enumerate(self._given(faces, groups)):
+            if root is not None:
                 linked[row] = sets.setdefault(root, len(sets))
         apart = [(sets[root], sets[one]) for root in sets for one in groups[root].against if one in sets]
         alone = itertools.count(len(sets))  # sets of one face that must not be of some root
@@ -276,6 +270,7 @@ class _Known:
     ) -> list[ClusteredFace]:
         """The faces with their clusters; without those of clusters in which no face could found a person."""
         founds = [self._founds(f, gate, groups) for f in faces]
+        photos = _photos_of_several([f.stored for f in faces]).tolist()
         founded = {cluster for cluster, can_found in zip(clusters, founds, strict=True) if can_found}
         return [
             ClusteredFace(
@@ -287,8 +282,24 @@ class _Known:
                 reference=f.reference,
                 founds=can_found,
                 barred=frozenset(self.roots[one] for one in self._is_not.get(f.stored.face_id, ())),
+                photo=photo,
             )
-            for f, cluster, can_found in zip(faces, clusters, founds, strict=True)
+            for f, cluster, can_found, photo in zip(faces, clusters, founds, photos, strict=True)
+        ]
+
+    def _given(self, faces: Sequence[FaceToRegroup], groups: Mapping[str, Group]) -> list[str | None]:
+        """The root of each face that a user gave it: a fixed one's, and a reference's if the root has names, external
+        ids, merges or cannot-links."""
+        records = Counter(self.roots.values())
+        bound = {
+            root
+            for root, group in groups.items()
+            if group.names or group.external_ids or group.against or records[root] > 1
+        }
+        roots = [self._root(face) for face in faces]
+        return [
+            root if self._is_fixed(face) or (face.reference and root in bound) else None
+            for face, root in zip(faces, roots, strict=True)
         ]
 
     def _root(self, face: FaceToRegroup) -> str | None:
@@ -393,13 +404,14 @@ def _photos_of_several(faces: Sequence[StoredFace]) -> IntArray:
     first counts."""
     on_photo: dict[int, list[int]] = {}
     for row, face in enumerate(faces):
-        rows = on_photo.setdefault(face.media_id, [])
-        if not any(box_iou(face.box, faces[other].box) >= SAME_FACE_IOU for other in rows):
-            rows.append(row)
+        on_photo.setdefault(face.media_id, []).append(row)
     photos = np.full(len(faces), -1)
     for media_id, rows in on_photo.items():
-        if len(rows) > 1:
-            photos[rows] = media_id
+        counting = [
+            row for row, counts in zip(rows, faces_that_count([faces[r].box for r in rows]), strict=True) if counts
+        ]
+        if len(counting) > 1:
+            photos[counting] = media_id
     return photos
 
 

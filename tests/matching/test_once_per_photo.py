@@ -85,6 +85,14 @@ def decide_photo(case: Case, faces: list[int], known: list[Known], barred: dict[
     return decided
 
 
+def word(case: Case, once: OncePerPhoto, face: int, decided: Decided) -> int:
+    said = dict(enumerate(once.said, case.stored))
+    if said.get(face) is None:
+        return 1
+    owner = said[decided.person] if isinstance(decided.person, int) else decided.person
+    return 0 if owner == said[face] else 2
+
+
 def photo_by_photo(case: Case, once: OncePerPhoto) -> tuple[list[Decided], set[str]]:
     """While a person is on a photo twice, all of its faces but one are barred from it."""
     s, photos, happened = case.stored, once.photos.tolist(), set()
@@ -104,7 +112,15 @@ def photo_by_photo(case: Case, once: OncePerPhoto) -> tuple[list[Decided], set[s
             decided = decide_photo(case, faces, references, barred)
             for one in {decided[k].person for k in bound} - {None}:
                 rivals = [k for k in bound if decided[k].person == one]
-                keeper = min(rivals, key=lambda k: (not decided[k].inserted, said[k] is None, decided[k].claim, k))
+                keeper = min(
+                    rivals,
+                    key=lambda k: (
+                        not decided[k].inserted,
+                        word(case, once, faces[k], decided[k]),
+                        decided[k].claim,
+                        k,
+                    ),
+                )
                 for k in rivals:
                     if k != keeper and (said[keeper] is None or said[k] != said[keeper]):
                         barred[faces[k]].add(one)
@@ -209,10 +225,16 @@ def test_merged_records_are_one_person_and_taken_people_are_on_the_photo_already
 
 
 def test_what_a_user_said_wins() -> None:
-    stored = at_angles(0, 30)
-    assert positions(batch(at_angles(1, 10)), [0, 0], stored, said=[None, "Ann"]) == [1, 0]
-    assert positions(batch(at_angles(1, 10)), [0, 0], stored, said=["Ann", "Ann"]) == [0, 0]
-    assert positions(batch(at_angles(1, 10)), [0, 0], stored, said=["Ann", "Bob"]) == [0, 1]
+    stored, faces = at_angles(0, 30), batch(at_angles(1, 10))  # of the people "0" and "1"
+    assert positions(faces, [0, 0], stored, said=[None, "0"]) == [1, 0]
+    assert positions(faces, [0, 0], stored, said=["0", "0"]) == [0, 0]
+    assert positions(faces, [0, 0], stored, said=["Ann", None]) == [1, 0]
+    assert positions(batch(at_angles(0, 90, 1, 10)), [0, 1, 2, 2], stored[:0], said=["Ann", None, None, "Ann"]) == [
+        0,
+        1,
+        2,
+        0,
+    ]
 
 
 def test_the_search_for_a_next_match_goes_on_until_it_has_one() -> None:
