@@ -160,6 +160,8 @@ class MatchSettings:
     min_cpq: float = _within(0, 1, default=0.59)
     min_fsq: float = _within(0, 1, default=0.40)
     min_fcq: float = _within(0, 1, default=0.45)
+    # of two faces of a photo with the same best person only the nearer is matched to it; not in mere recognition
+    once_per_photo: bool = False
     threshold_fmr: float | None = None  # the false match rate in `threshold: fmr:1e-4`
 
 

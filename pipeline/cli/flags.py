@@ -76,6 +76,7 @@ _FLAGS = {
     "match.min_cpq": ("X", "Least centre-pose quality of a new identity; 0 switches the check off."),
     "match.min_fsq": ("X", "Least sharpness quality of a new identity; 0 switches it off."),
     "match.min_fcq": ("X", "Least contrast quality of a new identity; 0 switches it off."),
+    "match.once_per_photo": ("", "Nobody twice on a photo: the other face takes its next match or is new."),
     "regroup.method": ("sequential|average-link", "average-link: by all pairs of faces, instead of one by one."),
     "regroup.precision": (
         "P",
@@ -125,6 +126,7 @@ _COMPARE = ("run.check_inode", "run.rehash", "run.on_missing", "run.missing_limi
 _LISTS = frozenset({"source.include", "source.exclude"})  # repeatable: the setting holds them separated by commas
 _DETECT = ("detect.min_face_px", "detect.min_confidence")
 _GATE = ("match.threshold", "match.min_cpq", "match.min_fsq", "match.min_fcq")
+_DECIDE = (*_GATE, "match.once_per_photo")
 _REGROUP = ("regroup.method", "regroup.precision", "regroup.cut")
 _ENGINE = ("run.engine", "run.shard_folder", "ray.address")
 _MACHINE = ("run.device", "run.threads")
@@ -134,7 +136,7 @@ _SECURITY = ("security.encrypt", "security.master_key_file")
 
 # The flags of each kind of command; `--set` reaches every setting everywhere. Scanning takes all of them:
 # it makes the store where there is none, and settles the run's thresholds.
-ALL_FLAGS = (*_SOURCE, *_COMPARE, *_DETECT, *_GATE, *_ENGINE, *_MACHINE, *_NEW_MODEL, *_SECURITY)
+ALL_FLAGS = (*_SOURCE, *_COMPARE, *_DETECT, *_DECIDE, *_ENGINE, *_MACHINE, *_NEW_MODEL, *_SECURITY)
 RUN_FLAGS = (*ALL_FLAGS, *_REGROUP)
 EXTRACT_FLAGS = (*_ENGINE, *_MACHINE, *_MODEL, "security.master_key_file")
 GROUP_FLAGS = (*_MODEL, "security.master_key_file")
@@ -142,7 +144,7 @@ REGROUP_FLAGS = (*_REGROUP, *_GATE, *_MACHINE, "model.weights_file", "security.m
 REINDEX_FLAGS = (*_NEW_MODEL, *_ENGINE, *_MACHINE, "run.missing_limit", "security.master_key_file")
 SEARCH_FLAGS = ("match.threshold", *_MACHINE, "model.weights_file")
 _SERVE = tuple(key for key in _FLAGS if key.startswith(("serve.", "ui.")))
-SERVE_FLAGS = (*_SERVE, *_GATE, *_MACHINE, "model.weights_file", "security.master_key_file")
+SERVE_FLAGS = (*_SERVE, *_DECIDE, *_MACHINE, "model.weights_file", "security.master_key_file")
 DEMO_FLAGS = (*_MACHINE, *_MODEL)
 BENCH_FLAGS = ("source.root", "detect.min_face_px", *_MACHINE, "run.mode", *_MODEL)
 ACCOUNT_FLAGS = (*_NEW_MODEL, *_SECURITY)

@@ -133,4 +133,9 @@ def _by(found: Regrouping) -> str:
     )
 
 
-_REASONS = {"name": "their names differ", "external id": "their external ids differ", "stated": "a correction says so"}
+_REASONS = {
+    "name": "their names differ",
+    "external id": "their external ids differ",
+    "stated": "a correction says so",
+    "photo": "they are on a photo together",
+}

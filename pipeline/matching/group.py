@@ -6,29 +6,46 @@ sequential. Exact scores decide, so the block size affects only the speed.
 
 from __future__ import annotations
 
+import bisect
+import math
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
 
 from pipeline.errors import UsageError
 from pipeline.matching.error_bound import ProductFilter
-from pipeline.matching.identical_images import ImageLookup
+from pipeline.matching.identical_images import ImageLookup, nothing
 from pipeline.matching.match import Matcher, Nearest
+from pipeline.matching.once_per_photo import OncePerPhoto, Person, blocks, photo_ranges
 from pipeline.matching.references import IndexView, ReferenceIndex, check_embeddings, with_room
 from pipeline.types import BoolArray, Decisions, DoubleArray, FaceBatch, FloatArray, IntArray
 
 MAX_BLOCK_FACES: Final = 8192
+_SEARCHED: Final = 8  # references searched at first for a face's next match
+
+_NOBODY: Final[Set[Person]] = frozenset()
+_NO_PHOTOS: Final = OncePerPhoto(np.empty(0, np.int64))
 
 
 def group_faces(
-    faces: FaceBatch, index: ReferenceIndex | IndexView, matcher: Matcher, block_faces: int = 1024
+    faces: FaceBatch,
+    index: ReferenceIndex | IndexView,
+    matcher: Matcher,
+    block_faces: int = 1024,
+    once: OncePerPhoto | None = None,
 ) -> Decisions:
     """Decides, in order, the identity of each of n faces: a reference of `index`, or a face inserted before it.
 
     The earliest live reference of the same image and face (same hash, IoU >= 0.5) is its identity, with d = 0 at any
     threshold. Else it is the reference with the highest score >= 1.0 (the earlier of equals). Else an insertable face
     becomes a new identity.
+
+    With `once` nobody is twice on a photo, whose faces follow each other (others of -1 may lie between). Of its faces
+    with one person the first face of a new person keeps it; else one that a user gave it; else the nearest of those
+    that a user gave nobody, of equals one of the same image, then the earliest. The others are barred from it, and the
+    photo is decided again. A block ends with a photo, so it may be longer.
 
     The k-th inserted face, from 0, is at position len(index) + k. `index` does not change: the caller appends the
     inserted faces, in order, at their commit. Memory: 1-2 copies of the inserted vectors, 6 block_faces^2 bytes, and 24
@@ -45,10 +62,12 @@ def group_faces(
         )
     norm = check_embeddings(faces.embeddings, index.embedding_size)
 
+    photos = [] if once is None else photo_ranges(once)
+
     def group(view: IndexView) -> Decisions:
-        grouping = _Grouping(faces, view, matcher, norm)
-        for start in range(0, count, block_faces):
-            grouping.decide(start, min(start + block_faces, count))
+        grouping = _Grouping(faces, view, matcher, norm, once, photos)
+        for start, end in blocks(count, block_faces, photos):
+            grouping.decide(start, end)
         return grouping.decisions()
 
     return with_room(group, index.view())
@@ -63,58 +82,204 @@ class _Pairs:
     products: DoubleArray  # float32 products of the pairs
 
 
+# An identity that a face matches: its position (-1: none), distance and rank as `Matcher.ranks`.
+_Match: TypeAlias = tuple[int, float, float]
+_NONE: Final[_Match] = -1, math.nan, -math.inf
+
+
+def _matches(nearest: Nearest) -> list[_Match]:
+    """Those of all faces, one after another."""
+    columns = (each.ravel().tolist() for each in (nearest.positions, nearest.distances, nearest.ranks))
+    return list(zip(*columns, strict=True))
+
+
+@dataclass(frozen=True)
+class _Block:
+    """Faces start .. end - 1, compared."""
+
+    start: int
+    earlier: list[_Match]  # by row: the best identity before the block
+    pairs: _Pairs
+
+
 class _Grouping:
     """The state of one `group_faces` call."""
 
-    def __init__(self, faces: FaceBatch, view: IndexView, matcher: Matcher, norm: float) -> None:
+    def __init__(
+        self,
+        faces: FaceBatch,
+        view: IndexView,
+        matcher: Matcher,
+        norm: float,
+        once: OncePerPhoto | None,
+        photos: Sequence[range],
+    ) -> None:
+        """`photos`: the faces of each photo on which nobody may be twice."""
         self._faces = faces
         self._view = view
         self._matcher = matcher
+        self._once = once or _NO_PHOTOS
+        self._photos = photos
         self._filter = ProductFilter(view.embedding_size, norm * norm, matcher.calibration)
         self._inserted_before = ReferenceIndex(view.embedding_size, view.device)  # by earlier blocks
         self._inserted_images = ImageLookup()  # by the whole batch so far
         self._insertable: list[bool] = faces.insertable.tolist()
         self._boxes: list[list[float]] = faces.boxes.tolist()
-        self._count = 0
+        self._founders: list[int] = []  # the inserted faces
         self._position = np.full(len(faces), -1, dtype=np.int64)
         self._inserted = np.zeros(len(faces), dtype=np.bool_)
         self._distance = np.full(len(faces), np.nan)
+        self._by_image = [False] * len(faces)  # by the rule of identical images
 
     def decisions(self) -> Decisions:
         return Decisions(self._position, self._inserted, self._matcher.scores(self._distance))
 
     def decide(self, start: int, end: int) -> None:
         """Decides the faces start .. end - 1; all before them are decided."""
-        vectors = self._faces.embeddings[start:end]
-        earlier = self._earlier(vectors)
-        pairs = self._pairs(vectors, self._faces.insertable[start:end] & (earlier.positions[:, 0] < 0))
-        positions, distances = earlier.positions[:, 0].tolist(), earlier.distances[:, 0].tolist()
-        for row, face in enumerate(range(start, end)):
-            position, distance = self._identical(face), 0.0
-            if position is None:
-                position, distance = positions[row], distances[row]
-                if pairs.starts[row] != pairs.starts[row + 1]:
-                    position, distance = self._within(row, start, earlier, pairs)
-            if position < 0:
-                self._insert(face)
-            else:
-                self._position[face], self._distance[face] = position, distance
+        block = self._compared(start, end)
+        done = start
+        for photo in self._photos_of(start, end):
+            self._decide_each(range(done, photo.start), block)
+            self._decide_photo(photo, block)
+            done = photo.stop
+        self._decide_each(range(done, end), block)
         if end < len(self._faces):
             self._keep_inserted(start, end)
 
-    def _identical(self, face: int) -> int | None:
+    def _photos_of(self, start: int, end: int) -> Sequence[range]:
+        if not self._photos:
+            return ()
+        first, last = (bisect.bisect_left(self._photos, each, key=lambda faces: faces.start) for each in (start, end))
+        return self._photos[first:last]
+
+    def _compared(self, start: int, end: int) -> _Block:
+        vectors = self._faces.embeddings[start:end]
+        earlier = self._earlier(vectors)
+        may_be_inserted = earlier.positions[:, 0] < 0
+        for photo in self._photos_of(start, end):
+            may_be_inserted[photo.start - start : photo.stop - start] = True  # it may lose its match
+        pairs = self._pairs(vectors, self._faces.insertable[start:end] & may_be_inserted)
+        return _Block(start, _matches(earlier), pairs)
+
+    def _decide_each(self, faces: range, block: _Block) -> None:
+        for face in faces:
+            self._decide(face, block, _NOBODY)
+
+    def _decide(self, face: int, block: _Block, barred: Set[Person]) -> None:
+        """Decides a face as if these people did not exist; the block's `earlier` has none of them."""
+        position, distance = self._identical(face, barred), 0.0
+        self._by_image[face] = position is not None
+        if position is None:
+            row = face - block.start
+            position, distance, _ = block.earlier[row]
+            if block.pairs.starts[row] != block.pairs.starts[row + 1]:
+                position, distance = self._within(row, block, barred)
+        if position < 0:
+            self._insert(face)
+        else:
+            self._position[face], self._distance[face] = position, distance
+
+    def _decide_photo(self, faces: range, block: _Block) -> None:
+        """Decides the faces of a photo on which nobody may be twice."""
+        taken = self._once.taken.get(int(self._once.photos[faces.start]), _NOBODY)
+        bound = [face for face in faces if self._once.photos[face] >= 0]
+        barred: dict[int, set[Person]] = {face: set() for face in bound}
+        losing = [(face, person) for face in bound for person in taken]
+        while True:
+            for face, person in losing:
+                barred[face].add(person)
+                self._leave_out(face, barred[face], block)
+            for face in faces:
+                self._decide(face, block, barred.get(face, _NOBODY))
+            losing = self._losing(bound)
+            if not losing:
+                return
+            self._withdraw(faces)
+
+    def _person(self, position: int) -> Person:
+        new = position - len(self._view)
+        return self._once.person_of(position) if new < 0 else self._founders[new]
+
+    def _losing(self, faces: Sequence[int]) -> list[tuple[int, Person]]:
+        """The faces of a photo with a person that another one keeps, and that person."""
+        shown: dict[Person, list[int]] = {}
+        for face in faces:
+            position = int(self._position[face])
+            if position >= 0:
+                shown.setdefault(self._person(position), []).append(face)
+        losing = []
+        for person, rivals in shown.items():
+            keeper, *others = sorted(rivals, key=self._claim)
+            said = self._said(keeper)
+            losing += [(face, person) for face in others if said is None or self._said(face) != said]
+        return losing
+
+    def _claim(self, face: int) -> tuple[bool, int, float, bool]:
+        """Which of a photo's faces keeps a person: the lowest."""
+        founds = bool(self._inserted[face])
+        return not founds, self._word(face), float(self._distance[face]), not self._by_image[face]
+
+    def _word(self, face: int) -> int:
+        """0 if a user gave the face to the person that it matches, 2 if to another one, else 1."""
+        said = self._said(face)
+        if said is None:
+            return 1
+        person = self._person(int(self._position[face]))
+        return 0 if said == (self._said(person) if isinstance(person, int) else person) else 2
+
+    def _said(self, face: int) -> str | None:
+        return self._once.said[face] if self._once.said else None
+
+    def _leave_out(self, face: int, barred: Set[Person], block: _Block) -> None:
+        """Replaces the face's match before its block by the best one of nobody `barred`."""
+        known = block.earlier[face - block.start]
+        if known[0] < 0 or self._person(known[0]) not in barred:
+            return
+        vector = self._faces.embeddings[face : face + 1]
+        stored = self._next(self._view, 0, vector, barred)
+        new = self._next(self._inserted_before, len(self._view), vector, barred)
+        # The index is older than this batch, so it wins ties.
+        block.earlier[face - block.start] = new if new[2] > stored[2] else stored
+
+    def _next(self, index: ReferenceIndex | IndexView, offset: int, vector: FloatArray, barred: Set[Person]) -> _Match:
+        """The best match [1, d] of nobody `barred` in an index whose first position is `offset`."""
+        count = min(_SEARCHED, len(index))
+        while count:
+            nearest = self._matcher.nearest(index, vector, count, matching=True)
+            for position, distance, rank in _matches(nearest):
+                if position < 0:
+                    return _NONE
+                if self._person(offset + position) not in barred:
+                    return offset + position, distance, rank
+            if count == len(index):
+                break
+            count = min(4 * count, len(index))
+        return _NONE
+
+    def _withdraw(self, faces: range) -> None:
+        """Undoes the decision of the last faces."""
+        for face in reversed(faces):
+            if self._inserted[face]:
+                self._founders.pop()
+                self._inserted_images.withdraw(self._faces.image_hashes[face])
+        self._position[faces.start : faces.stop] = -1
+        self._inserted[faces.start : faces.stop] = False
+        self._distance[faces.start : faces.stop] = np.nan
+
+    def _identical(self, face: int, barred: Set[Person]) -> int | None:
         hashes, box = self._faces.image_hashes[face], self._boxes[face]
-        position = self._view.find_identical(hashes, box)
-        return self._inserted_images.find(hashes, box) if position is None else position
+        skip = (lambda position: self._person(position) in barred) if barred else nothing
+        position = self._view.find_identical(hashes, box, skip)
+        return self._inserted_images.find(hashes, box, skip) if position is None else position
 
     def _insert(self, face: int) -> None:
         """Makes the face a new identity if it is insertable."""
         if not self._insertable[face]:
             return
-        position = len(self._view) + self._count
+        position = len(self._view) + len(self._founders)
         self._inserted_images.add(position, position, self._faces.image_hashes[face], self._boxes[face])
         self._position[face], self._distance[face], self._inserted[face] = position, 0.0, True
-        self._count += 1
+        self._founders.append(face)
 
     def _earlier(self, vectors: FloatArray) -> Nearest:
         """The best match of each face among the identities before its block: one column."""
@@ -139,25 +304,27 @@ class _Grouping:
         starts = np.searchsorted(rows, np.arange(len(vectors) + 1))
         return _Pairs(starts.tolist(), partners[columns], values.astype(np.float64))
 
-    def _within(self, row: int, start: int, earlier: Nearest, pairs: _Pairs) -> tuple[int, float]:
+    def _within(self, row: int, block: _Block, barred: Set[Person]) -> tuple[int, float]:
         """Position and distance of a face's best match among `earlier` and the faces inserted before it in its
         block."""
-        before_block = int(earlier.positions[row, 0]), float(earlier.distances[row, 0])
-        part = slice(pairs.starts[row], pairs.starts[row + 1])
-        columns, products = pairs.columns[part], pairs.products[part]
-        inserted = self._inserted[start + columns]
-        columns, products = columns[inserted], products[inserted]
+        position, distance, rank = block.earlier[row]
+        part = slice(block.pairs.starts[row], block.pairs.starts[row + 1])
+        columns, products = block.pairs.columns[part], block.pairs.products[part]
+        allowed = self._inserted[block.start + columns]
+        if barred:
+            allowed &= ~np.isin(block.start + columns, [person for person in barred if isinstance(person, int)])
+        columns, products = columns[allowed], products[allowed]
         if len(columns) == 0:
-            return before_block
+            return position, distance
         columns = columns[products >= self._filter.cut(products.max())]
-        embeddings = self._faces.embeddings[start + columns]
-        face = np.broadcast_to(self._faces.embeddings[start + row], embeddings.shape)
+        embeddings = self._faces.embeddings[block.start + columns]
+        face = np.broadcast_to(self._faces.embeddings[block.start + row], embeddings.shape)
         distances = self._matcher.distances(face, embeddings)
         ranks = self._matcher.ranks(distances)
         best = int(ranks.argmax())  # of equals the earliest
-        if ranks[best] <= earlier.ranks[row, 0] or not self._matcher.matches(distances[best : best + 1])[0]:
-            return before_block
-        return int(self._position[start + columns[best]]), float(distances[best])
+        if ranks[best] <= rank or not self._matcher.matches(distances[best : best + 1])[0]:
+            return position, distance
+        return int(self._position[block.start + columns[best]]), float(distances[best])
 
     def _keep_inserted(self, start: int, end: int) -> None:
         """Adds this block's identities for later blocks; `_inserted_images` has their images already."""

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Protocol, TypeAlias
 
 SAME_FACE_IOU = 0.5  # two boxes of one image with at least this IoU are one face
 
 Entry: TypeAlias = tuple[int, int, Sequence[float]]  # of a reference: order, position, and box xyxy in pixels
+
+
+def nothing(_: int) -> bool:
+    """Skips no position."""
+    return False
 
 
 class Images(Protocol):
@@ -33,9 +38,15 @@ class ImageLookup:
     def entries(self, image_hash: str) -> Iterable[Entry]:
         return self._by_hash.get(image_hash, ())
 
-    def find(self, hashes: Collection[str], box: Sequence[float]) -> int | None:
-        """The position of the lowest-order reference with one of `hashes` and IoU >= 0.5 with `box`, or None."""
-        found = same_faces([self], hashes, box)
+    def withdraw(self, hashes: Iterable[str]) -> None:
+        """Removes the reference added last, which has these hashes. Not while others find."""
+        for image_hash in hashes:
+            self._by_hash[image_hash].pop()
+
+    def find(self, hashes: Collection[str], box: Sequence[float], skip: Callable[[int], bool] = nothing) -> int | None:
+        """The position of the lowest-order reference with one of `hashes` and IoU >= 0.5 with `box`, or None; without
+        positions to `skip`."""
+        found = [each for each in same_faces([self], hashes, box) if not skip(each[1])]
         return min(found)[1] if found else None
 
     def moved(self, positions: Mapping[int, int]) -> ImageLookup:

@@ -15,7 +15,7 @@ import numpy as np
 
 from pipeline.errors import EmbeddingInvalid, UsageError
 from pipeline.matching.columns import Column, MemoryRows, Rows, dead_between
-from pipeline.matching.identical_images import Entry, ImageLookup, Images, same_faces
+from pipeline.matching.identical_images import Entry, ImageLookup, Images, nothing, same_faces
 from pipeline.matching.int8_filter import MAX_DIMENSIONS, CodeColumns, load_kernels
 from pipeline.matching.products import HostVectors
 from pipeline.runtime.device import HOST
@@ -166,10 +166,12 @@ class IndexView:
         place = int(np.searchsorted(self.dead, position))
         return 0 <= position < len(self) and not (place < len(self.dead) and self.dead[place] == position)
 
-    def find_identical(self, hashes: Collection[str], box: Sequence[float]) -> int | None:
+    def find_identical(
+        self, hashes: Collection[str], box: Sequence[float], skip: Callable[[int], bool] = nothing
+    ) -> int | None:
         """The position of the lowest-order live reference with one of `hashes` and IoU >= 0.5 with `box` (xyxy in
-        pixels of that image), or None."""
-        found = self._identical(hashes, box)
+        pixels of that image), or None; without positions to `skip`."""
+        found = [each for each in self._identical(hashes, box) if not skip(each[1])]
         return min(found)[1] if found else None
 
     def is_of(self, position: int, hashes: Collection[str], box: Sequence[float]) -> bool:

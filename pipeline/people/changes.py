@@ -52,6 +52,7 @@ class Post:
     detected_faces: Sequence[DetectedFace]  # largest face first
     guids: Sequence[str]  # of the faces' pictures if stored
     described: int | None  # the face that the headers describe
+    once_per_photo: bool = False  # nobody is twice on the image
 
     def said_of(self, detected: DetectedFace) -> PersonChange:
         """The headers' data if they describe this face, else NO_CHANGE."""

@@ -13,8 +13,8 @@ from pipeline.errors import CorrectionImpossible
 from pipeline.matching.average_link import FacesToLink, average_link
 from pipeline.matching.calibration import Calibration, cut_for
 from pipeline.matching.group import group_faces
-from pipeline.matching.identical_images import SAME_FACE_IOU, box_iou
 from pipeline.matching.match import Matcher
+from pipeline.matching.once_per_photo import OncePerPhoto
 from pipeline.matching.references import ReferenceIndex
 from pipeline.models.registry import REGISTRY
 from pipeline.people.regrouping import ClusteredFace, Group
@@ -25,11 +25,13 @@ from pipeline.types import FaceBatch, IntArray
 def one_by_one(
     faces: Sequence[ClusteredFace],
     vectors: Sequence[FaceVector],
+    groups: Mapping[str, Group],
     identity: StoreIdentity,
     device: str,
     threshold: float,
 ) -> list[ClusteredFace]:
-    """The faces with the clusters that a run would make of them, in their order. `vectors`: of each face."""
+    """The faces with the clusters of a run, in their order, that puts nobody on a photo twice. `vectors`: of each face;
+    `groups`: as `regrouping.changes`."""
     if not faces:
         return []
     batch = FaceBatch(
@@ -40,7 +42,8 @@ def one_by_one(
     )
     index = ReferenceIndex(identity.embedding_size, device)
     matcher = Matcher(Calibration.from_dict(identity.calibration), nearest_threshold(threshold))
-    return _with_clusters(faces, group_faces(batch, index, matcher).position)
+    once = OncePerPhoto(np.array([face.photo for face in faces]), said=[_given(face, groups) for face in faces])
+    return _with_clusters(faces, group_faces(batch, index, matcher, once=once).position)
 
 
 def by_average_link(
@@ -59,7 +62,7 @@ def by_average_link(
     linkage = average_link(
         FacesToLink(
             embeddings=np.stack([vector.embedding for vector in vectors]),
-            photos=_photos_of_several(faces, vectors),
+            photos=np.array([face.photo for face in faces]),
             linked=linked,
             labels=labels,
             apart=apart,
@@ -70,6 +73,12 @@ def by_average_link(
         neighbours=neighbours,
     )
     return _with_clusters(faces, linkage.clusters())
+
+
+def _given(face: ClusteredFace, groups: Mapping[str, Group]) -> str | None:
+    """The root that a user gave the face: a fixed one's, and a reference's if it is bound."""
+    root = face.root
+    return root if root is not None and (face.fixed or (face.reference and groups[root].is_bound)) else None
 
 
 def _with_clusters(faces: Sequence[ClusteredFace], clusters: IntArray) -> list[ClusteredFace]:
@@ -87,8 +96,8 @@ def _constraints(faces: Sequence[ClusteredFace], groups: Mapping[str, Group]) ->
     sets: dict[str, int] = {}  # of roots
     linked = np.full(len(faces), -1)
     for row, face in enumerate(faces):
-        if face.root is not None and (face.fixed or (face.reference and groups[face.root].is_bound)):
-            linked[row] = sets.setdefault(face.root, len(sets))
+        if (given := _given(face, groups)) is not None:
+            linked[row] = sets.setdefault(given, len(sets))
     apart = [(sets[root], sets[one]) for root in sets for one in groups[root].against if one in sets]
     alone = itertools.count(len(sets))  # sets of one face that must not be some root's
     for row, face in enumerate(faces):
@@ -104,21 +113,6 @@ def _constraints(faces: Sequence[ClusteredFace], groups: Mapping[str, Group]) ->
             if label:
                 labels[row, column] = number.setdefault(label, len(number))
     return linked, labels, np.array(apart, np.int64).reshape(-1, 2)
-
-
-def _photos_of_several(faces: Sequence[ClusteredFace], vectors: Sequence[FaceVector]) -> IntArray:
-    """[n] The photo of each face if others of it are of other people, else -1: of boxes that overlap by half, only the
-    first counts."""
-    on_photo: dict[int, list[int]] = {}
-    for row, face in enumerate(faces):
-        rows = on_photo.setdefault(face.photo, [])
-        if not any(box_iou(vectors[row].box, vectors[other].box) >= SAME_FACE_IOU for other in rows):
-            rows.append(row)
-    photos = np.full(len(faces), -1)
-    for photo, rows in on_photo.items():
-        if len(rows) > 1:
-            photos[rows] = photo
-    return photos
 
 
 def cut_of(method: RegroupSettings, identity: StoreIdentity, people: int) -> float:

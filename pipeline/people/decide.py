@@ -6,9 +6,9 @@ Faces are decided on a view of their directory, without its lock, and validated 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from concurrent.futures import Executor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Final, ParamSpec, TypeVar
 
@@ -19,6 +19,7 @@ from pipeline.errors import StoreError
 from pipeline.extraction.rows import ExtractedFace
 from pipeline.matching.group import group_faces
 from pipeline.matching.match import Matcher
+from pipeline.matching.once_per_photo import OncePerPhoto, faces_that_count
 from pipeline.matching.references import changes_since, check_embeddings
 from pipeline.people.directory import Directory, DirectoryView
 from pipeline.people.types import PostRequest
@@ -77,6 +78,7 @@ class Decision:
     faces: FaceBatch
     positions: IntArray  # [n] as `Decisions.position`
     matcher: Matcher
+    roots: Mapping[str, str] = field(default_factory=dict)  # those of persons that mattered
 
     @property
     def matched(self) -> set[str]:
@@ -85,6 +87,8 @@ class Decision:
 
     def is_outdated(self) -> bool:
         """Validation: whether a commit since could change the decision. May err towards True."""
+        if any(self.directory.root_id(person_id) != root for person_id, root in self.roots.items()):
+            return True
         now = self.directory.view()
         if now.index is self.view.index:
             return False
@@ -126,12 +130,55 @@ def _batch(detected_faces: Sequence[DetectedFace]) -> FaceBatch:
     )
 
 
-def decide_faces(directory: Directory, detected_faces: Sequence[DetectedFace], matcher: Matcher) -> Decision:
-    """Decides n >= 1 faces in order. Takes no lock. Raises StoreError."""
+class _Roots(dict[str, str]):
+    """The roots of persons, as read."""
+
+    def __init__(self, directory: Directory) -> None:
+        super().__init__()
+        self._directory = directory
+
+    def __missing__(self, person_id: str) -> str:
+        return self.setdefault(person_id, self._directory.root_id(person_id))
+
+
+def _once_per_photo(
+    view: DirectoryView, roots: _Roots, detected_faces: Sequence[DetectedFace], settled: Sequence[DetectedFace]
+) -> OncePerPhoto:
+    """The rule that nobody is twice on a photo. `settled`: faces of the photos whose persons are known, which keep
+    them."""
+    known = [s for s in settled if s.person_id is not None]
+    on_photo: dict[int, list[DetectedFace]] = {}
+    for s in (*known, *detected_faces):
+        on_photo.setdefault(s.photo, []).append(s)
+    counting: Set[tuple[int, int]] = {
+        (s.photo, s.ordinal)
+        for faces in on_photo.values()
+        for s, counts in zip(faces, faces_that_count([s.face.box for s in faces]), strict=True)
+        if counts
+    }
+    taken: dict[int, set[str]] = {}
+    for s in known:
+        taken.setdefault(s.photo, set()).add(roots[str(s.person_id)])
+    photos = [s.photo if (s.photo, s.ordinal) in counting else -1 for s in detected_faces]
+    return OncePerPhoto(np.array(photos, np.int64), lambda position: roots[view.person_ids[position]], taken)
+
+
+def decide_faces(
+    directory: Directory,
+    detected_faces: Sequence[DetectedFace],
+    matcher: Matcher,
+    *,
+    once_per_photo: bool = False,
+    settled: Sequence[DetectedFace] = (),
+) -> Decision:
+    """Decides n >= 1 faces in order, those of a photo one after another. Takes no lock. Raises StoreError.
+
+    `once_per_photo`: nobody is twice on a photo; `settled` are the photos' faces that are resolved already."""
     faces = _batch(detected_faces)
     for _ in range(_TRIES):
-        view = directory.view()
-        grouped = group_faces(faces, view.index, matcher)
+        view, roots = directory.view(), _Roots(directory)
+        once = _once_per_photo(view, roots, detected_faces, settled) if once_per_photo else None
+        grouped = group_faces(faces, view.index, matcher, once=once)
         positions, inserted = grouped.position.tolist(), grouped.inserted.tolist()
         matched_ids = {view.person_ids[p] for p in positions if 0 <= p < len(view.index)}
         if len(directory.of(matched_ids)) < len(matched_ids):
@@ -145,7 +192,7 @@ def decide_faces(directory: Directory, detected_faces: Sequence[DetectedFace], m
                 person_id = view.person_ids[p] if p < len(view.index) else new_ids[p - len(view.index)]
                 outcome: Outcome = "inserted" if is_new else "matched"
                 decided.append(replace(s, outcome=outcome, person_id=person_id, score=score))
-        return Decision(directory, view, decided, faces, grouped.position, matcher)
+        return Decision(directory, view, decided, faces, grouped.position, matcher, roots)
     raise StoreError(message=f'The directory "{directory.name}" could not be read again after a failure.')
 
 

@@ -157,7 +157,9 @@ class PostHandler:
                 )
             )
         guids = [str(uuid.uuid4()) for _ in detected_faces]
-        return Post(image, request, Matcher(self._calibration, gate.threshold), detected_faces, guids, described)
+        once_per_photo = gate.once_per_photo and (request.insert or request.update)
+        matcher = Matcher(self._calibration, gate.threshold)
+        return Post(image, request, matcher, detected_faces, guids, described, once_per_photo)
 
     def _answer(self, directory: Directory, post: Post) -> tuple[list[FaceResult], bool]:
         """The answers, and whether the account changed. Decides and writes pictures without the lock; under it, decides
@@ -205,7 +207,7 @@ def _decide(directory: Directory, post: Post) -> Decision:
     """Raises PersonUnknown."""
     person_id = post.request.update_person_id
     if person_id is None:
-        return decide_faces(directory, post.detected_faces, post.matcher)
+        return decide_faces(directory, post.detected_faces, post.matcher, once_per_photo=post.once_per_photo)
     return decide_person(directory, post.detected_faces[0], person_id, post.matcher)
 
 

@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from pipeline.config import AVERAGE_LINK, FMR, MatchSettings, RegroupSettings
 from pipeline.errors import CorrectionImpossible
+from pipeline.matching.once_per_photo import faces_that_count
 from pipeline.people.clustering import by_average_link, cut_of, one_by_one
 from pipeline.people.correction_plan import IS, IS_NOT, NOBODY, Plan, has_name
 from pipeline.people.decide import failed_measures
@@ -37,6 +38,7 @@ from pipeline.store import (
     PersonRecord,
     Regrouping,
     Remembered,
+    StoredFace,
 )
 from pipeline.texts import nfc
 
@@ -63,7 +65,7 @@ def regroup(plan: Plan, request: CorrectionRequest, decoded: pa.Table | None) ->
         cut = cut_of(method, client.identity, len(groups))
         faces = by_average_link(faces, vectors, groups, client.identity, plan.directory.device, cut, method.neighbours)
     else:
-        faces = one_by_one(faces, vectors, client.identity, plan.directory.device, gate.threshold)
+        faces = one_by_one(faces, vectors, groups, client.identity, plan.directory.device, gate.threshold)
     changed = changes(faces, groups)
     moves = dict(changed.moved)
     new: list[str] = []
@@ -194,28 +196,32 @@ class _Known:
     ) -> list[ClusteredFace]:
         """All faces with a vector and no "nobody" constraint (theirs or a copy's), in the order of the store, but for
         those of `spared` roots."""
-        found = []
-        for face in self._faces:
-            stored, person_id = face.stored, face.stored.person_id
-            root = None if person_id is None else self.roots[person_id]
-            held = root is not None and groups[root].held
-            if stored.face_id not in self.vectors or stored.face_id in self._said[NOBODY] or root in spared:
-                continue
-            found.append(
-                ClusteredFace(
-                    face_id=stored.face_id,
-                    photo=stored.media_id,
-                    person_id=person_id,
-                    root=root,
-                    fixed=person_id is not None and (stored.path is None or stored.face_id in self._said[IS]),
-                    reference=face.reference,
-                    founds=stored.path is None
-                    or (face.reference and held)
-                    or (not face.named and not failed_measures(face.qualities, gate)),
-                    barred=frozenset(self.roots[one] for one in self._is_not.get(stored.face_id, ())),
-                )
-            )
-        return found
+        wanted = self.vectors.keys() - self._said[NOBODY]
+        faces = [f for f in self._faces if f.stored.face_id in wanted and self._root(f) not in spared]
+        photos = _photos_of_several([f.stored for f in faces])
+        return [self._face_to_cluster(face, photo, gate, groups) for face, photo in zip(faces, photos, strict=True)]
+
+    def _face_to_cluster(
+        self, face: FaceToRegroup, photo: int, gate: MatchSettings, groups: Mapping[str, Group]
+    ) -> ClusteredFace:
+        stored, root = face.stored, self._root(face)
+        held = root is not None and groups[root].held
+        return ClusteredFace(
+            face_id=stored.face_id,
+            photo=photo,
+            person_id=stored.person_id,
+            root=root,
+            fixed=root is not None and (stored.path is None or stored.face_id in self._said[IS]),
+            reference=face.reference,
+            founds=stored.path is None
+            or (face.reference and held)
+            or (not face.named and not failed_measures(face.qualities, gate)),
+            barred=frozenset(self.roots[one] for one in self._is_not.get(stored.face_id, ())),
+        )
+
+    def _root(self, face: FaceToRegroup) -> str | None:
+        person_id = face.stored.person_id
+        return None if person_id is None else self.roots[person_id]
 
     def parents(self, changed: Changes) -> tuple[dict[str, str | None], list[list[str]]]:
         """The changed parents, by person; and the sets to merge, the new root first: one with a name, else with
@@ -292,6 +298,21 @@ class _Known:
                 pictures.add(stored.face_id, row["crop"])
         self.vectors.update(self.decoded)
         return missed
+
+
+def _photos_of_several(faces: Sequence[StoredFace]) -> list[int]:
+    """[n] The photo of each face if others of it are of other people, else -1: of boxes that overlap by half, only the
+    first counts."""
+    on_photo: dict[int, list[int]] = {}
+    for row, face in enumerate(faces):
+        on_photo.setdefault(face.media_id, []).append(row)
+    photos = [-1] * len(faces)
+    for media_id, rows in on_photo.items():
+        own = faces_that_count([faces[row].box for row in rows])
+        counting = [row for row, counts in zip(rows, own, strict=True) if counts]
+        for row in counting if len(counting) > 1 else ():
+            photos[row] = media_id
+    return photos
 
 
 def _place_of(face: FaceToRegroup) -> tuple[str | None, int]:

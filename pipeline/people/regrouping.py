@@ -2,7 +2,8 @@
 
 A part is a person's faces in a cluster. One with a fixed face (posted, or pinned by a constraint) or the reference
 keeps the person. Other faces of the cluster go to a person that keeps a part there, or become a new one. Persons that
-keep parts in one cluster are merged, unless `Group.reason_against` says no.
+keep parts in one cluster are merged, unless `Group.reason_against` says no. A face whose photo shows the person already
+becomes a new person's.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-NAME, EXTERNAL_ID, STATED = "name", "external id", "stated"  # why two persons are not merged
+# Why two persons are not merged.
+NAME, EXTERNAL_ID, STATED, PHOTO = "name", "external id", "stated", "photo"
 
 
 @dataclass(frozen=True)
@@ -18,7 +20,7 @@ class ClusteredFace:
     """A face with its person and its cluster."""
 
     face_id: int
-    photo: int  # media id
+    photo: int  # two faces of one are of two people; -1: no constraint
     person_id: str | None  # the record
     root: str | None  # the record's root by the merges of users
     fixed: bool  # must stay
@@ -26,6 +28,11 @@ class ClusteredFace:
     founds: bool  # may be a person's first
     barred: frozenset[str] = frozenset()  # cannot-link roots
     cluster: int | None = None  # None: it matches nobody and founds no person
+
+    @property
+    def stays(self) -> bool:
+        """Whether it is its person's whatever its cluster."""
+        return self.root is not None and (self.fixed or self.reference)
 
 
 @dataclass
@@ -37,6 +44,7 @@ class Group:
     external_ids: set[str]
     against: set[str]  # cannot-link roots
     held: bool  # stay even if none of their faces could found a person
+    photos: set[int] = field(default_factory=set)  # of faces that stay
     merged: bool = False  # by a user
     corrected: bool = False  # by a user: named, constrained, merged, ...
 
@@ -51,13 +59,16 @@ class Group:
             return STATED
         if self.external_ids and other.external_ids and self.external_ids != other.external_ids:
             return EXTERNAL_ID
-        return NAME if self.names and other.names and self.names != other.names else None
+        if self.names and other.names and self.names != other.names:
+            return NAME
+        return PHOTO if self.photos & other.photos else None
 
     def join(self, other: Group) -> None:
         self.roots |= other.roots
         self.names |= other.names
         self.external_ids |= other.external_ids
         self.against |= other.against
+        self.photos |= other.photos
         self.held |= other.held
         self.corrected |= other.corrected
 
@@ -70,11 +81,23 @@ class Changes:
     new: list[list[int]] = field(default_factory=list)  # the faces of each new person
     group_of: dict[str, Group] = field(default_factory=dict)  # by root
     kept_apart: dict[tuple[str, str], str] = field(default_factory=dict)  # two roots -> reason
+    shown: set[tuple[int, int]] = field(default_factory=set)  # a photo and the id of a group on it
+
+    def show(self, face: ClusteredFace, root: str) -> None:
+        if face.photo >= 0:
+            self.shown.add((face.photo, id(self.group_of[root])))
+
+    def shows(self, face: ClusteredFace, root: str) -> bool:
+        """Whether another face of the photo is this person's."""
+        return (face.photo, id(self.group_of[root])) in self.shown
 
 
 def changes(faces: Sequence[ClusteredFace], groups: Mapping[str, Group]) -> Changes:
     """`faces`: in the order of the store. `groups`: one for each root; this joins them."""
     made = Changes(group_of=dict(groups))
+    staying = [face for face in faces if face.stays]
+    for face in staying:
+        groups[str(face.root)].photos |= {face.photo} - {-1}
     parts = _parts(faces)
     anchored = _anchored(faces, parts)
     clusters: dict[int, list[ClusteredFace]] = {}
@@ -83,11 +106,13 @@ def changes(faces: Sequence[ClusteredFace], groups: Mapping[str, Group]) -> Chan
             clusters.setdefault(face.cluster, []).append(face)
     for cluster, members in clusters.items():
         _join(made, anchored.get(cluster, {}), members)
+    for face in staying:
+        made.show(face, str(face.root))
     for cluster, members in clusters.items():
         _place(made, anchored.get(cluster, {}), members)
-    staying = {face.root for face in faces if face.fixed} | {root for root, _ in parts}
+    keeping = {face.root for face in faces if face.fixed} | {root for root, _ in parts}
     for face in faces:
-        leaves = not face.reference or (face.root not in staying and not groups[str(face.root)].held)
+        leaves = not face.reference or (face.root not in keeping and not groups[str(face.root)].held)
         if face.cluster is None and face.root is not None and leaves and not face.fixed:
             made.moved[face.face_id] = None
     return made
@@ -108,7 +133,7 @@ def _anchored(
     anchored: dict[int, dict[str, str]] = {}
     kept = set()
     for face in faces:
-        if face.root is not None and face.cluster is not None and (face.fixed or face.reference):
+        if face.cluster is not None and face.root is not None and face.stays:
             anchored.setdefault(face.cluster, {}).setdefault(face.root, str(face.person_id))
             kept.add(face.root)
     # Others keep their largest part, of equals the earliest.
@@ -146,20 +171,24 @@ def _first_face_first(anchored: Mapping[str, str], members: Sequence[ClusteredFa
 
 
 def _place(made: Changes, anchored: Mapping[str, str], members: Sequence[ClusteredFace]) -> None:
-    """Assigns the cluster's faces whose part does not keep its person."""
+    """Assigns the cluster's faces whose part does not keep its person, or whose photo shows the person already."""
     roots = _first_face_first(anchored, members)
     new: list[ClusteredFace] = []
     for face in members:
-        if face.root in anchored:
+        if face.stays:
+            continue
+        if face.root is not None and face.root in anchored and not made.shows(face, face.root):
+            made.show(face, face.root)
             continue
         own = None if face.root is None else made.group_of[face.root]
-        fits = [root for root in roots if not face.barred & made.group_of[root].roots]
-        if own is not None and any(made.group_of[root] is own for root in fits):
-            continue
-        if fits:
-            made.moved[face.face_id] = anchored[fits[0]]
-        else:
+        fits = [root for root in roots if not face.barred & made.group_of[root].roots and not made.shows(face, root)]
+        target = next((root for root in fits if made.group_of[root] is own), fits[0] if fits else None)
+        if target is None:
             new.append(face)
+            continue
+        made.show(face, target)
+        if made.group_of[target] is not own:
+            made.moved[face.face_id] = anchored[target]
     if any(face.founds for face in new):
         made.new.append([face.face_id for face in new])
     else:

@@ -203,7 +203,13 @@ class Enrolment:
             undecided = [face_id for face_id, s in faces.items() if not s.settled]
             decision = None
             if undecided:
-                decision = decide_faces(directory, [faces[face_id] for face_id in undecided], matcher)
+                decision = decide_faces(
+                    directory,
+                    [faces[face_id] for face_id in undecided],
+                    matcher,
+                    once_per_photo=gate.once_per_photo,
+                    settled=[s for s in faces.values() if s.settled],
+                )
                 faces.update(zip(undecided, decision.detected_faces, strict=True))
             photos.settle(faces)
             parts.append(_Part(directory, before[name], photos, faces, decision))

@@ -139,6 +139,7 @@ def _again(identity: StoreIdentity, match: MatchSettings, source: str) -> str:
         value = getattr(match, name)
         if value != getattr(MatchSettings(), name):
             words += [f"--{name.replace('_', '-')}", f"{value:g}"]
+    words += ["--once-per-photo"] if match.once_per_photo else []
     return shlex.join(words)
 
 

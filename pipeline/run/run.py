@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from pipeline.config import AVERAGE_LINK, MAX_THRESHOLD, THRESHOLD_RULE, nearest_threshold
+from pipeline.config import AVERAGE_LINK, MAX_THRESHOLD, THRESHOLD_RULE, MatchSettings, nearest_threshold
 from pipeline.errors import FacepipeError, StoreError, UsageError
 from pipeline.jobs.accounts import find_account
 from pipeline.jobs.people import People
@@ -156,8 +156,9 @@ def _going_on(session: Session, run: RunRow) -> str:
 def _other_settings(session: Session, run: RunRow) -> list[str]:
     """The run's threshold and gate, if they differ from the command's."""
     match = dataclasses.asdict(session.settings.match)
-    planned = {key: run.settings["match"].get(key) for key in match if key != "threshold_fmr"}  # its T contains it
-    return [f"{key} = {value}" for key, value in planned.items() if value != match[key]]
+    planned = {**dataclasses.asdict(MatchSettings()), **run.settings["match"]}  # older plans lack keys
+    del match["threshold_fmr"]  # the threshold contains it
+    return [f"{key} = {planned[key]}" for key, value in match.items() if value != planned[key]]
 
 
 def _note_for_new_photos_only(session: Session, last: RunRow | None) -> None:

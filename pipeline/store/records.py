@@ -665,7 +665,7 @@ class KeptApart:
 
     person_id: str
     other_id: str
-    reason: str  # name or external id (different), stated (by a correction)
+    reason: str  # name or external id (different), stated (by a correction), photo (both are on it)
 
 
 @dataclass(frozen=True)

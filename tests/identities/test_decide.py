@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -104,6 +105,37 @@ def test_what_is_not_outdated_would_be_decided_alike(
         follow(directory, change)
     if not decision.is_outdated():
         assert outcomes(decide_faces(directory, detected_faces, matcher)) == outcomes(decision)
+
+
+def boxed(s: DetectedFace, x: float) -> DetectedFace:
+    box = {"x1": x, "y1": 0.0, "x2": x + 10, "y2": 10.0}
+    return replace(s, face=replace(s.face, fields={**s.face.fields, **box}))
+
+
+@pytest.mark.parametrize(("merged", "second"), [(False, ("matched", "p1")), (True, ("inserted", "new 0.1"))])
+def test_nobody_is_twice_on_a_photo_and_a_merge_outdates_that(merged: bool, second: tuple[str, str]) -> None:
+    directory = PlantedDirectory()
+    put(directory, 0, somebody(0), "a")
+    put(directory, 1, near(0, 0.3), "b")
+    if merged:
+        apply(directory, [replace(directory.record("p1"), parent_id="p0")])
+    faces = [boxed(detected(0, near(0, d), ordinal=k), 20.0 * k) for k, d in enumerate((0.05, 0.1))]
+    usual = decide_faces(directory, faces, MATCHER)
+    assert [s.person_id for s in usual.detected_faces] == ["p0", "p0"]
+    decision = decide_faces(directory, faces, MATCHER, once_per_photo=True)
+    assert [(s.outcome, s.person_id) for s in decision.detected_faces] == [("matched", "p0"), second]
+    assert not decision.is_outdated()
+    apply(directory, [replace(directory.record("p1"), parent_id=None if merged else "p0")])
+    assert decision.is_outdated()
+    assert not usual.is_outdated()
+
+
+def test_people_of_settled_faces_are_on_the_photo_already(directory: PlantedDirectory) -> None:
+    undecided = boxed(detected(0, near(0, 0.1), ordinal=1), 20.0)
+    settled = replace(boxed(detected(0, somebody(7)), 0.0), settled=True, person_id="p0")
+    for s, expected in ((settled, "new 0.1"), (replace(settled, photo=1), "p0"), (boxed(settled, 22.0), "p0")):
+        decision = decide_faces(directory, [undecided], MATCHER, once_per_photo=True, settled=[s])
+        assert [s.person_id for s in decision.detected_faces] == [expected]
 
 
 def test_a_photo_counts_a_person_once_and_not_at_all_where_it_made_the_person(directory: PlantedDirectory) -> None:

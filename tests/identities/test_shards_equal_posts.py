@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import itertools
 import os
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,7 @@ class Archive:
     shard_rows: int
     second_run: int  # the rows from here on are a run of their own
     threshold: float
+    once: bool  # nobody twice on a photo
 
 
 @st.composite
@@ -79,6 +81,7 @@ def archives(draw: st.DrawFn) -> Archive:
         draw(st.integers(1, len(rows))),
         draw(st.integers(0, len(rows))),
         draw(st.sampled_from([0.0, 0.0, 0.09, 0.54, 0.54, 1.5, 4.0])),
+        draw(st.booleans()),
     )
 
 
@@ -122,7 +125,9 @@ class World:
 
     def enrol(self, account: int, archive: Archive, rows: Sequence[Row], photos: list[list[bytes]]) -> str:
         """A run of these rows, planned and extracted as the command does it."""
-        match = {**asdict(settings().match), "threshold": archive.threshold}
+        match = {**asdict(settings().match), "threshold": archive.threshold, "once_per_photo": archive.once}
+        if not archive.once:
+            del match["once_per_photo"]  # as in a plan of an earlier version
         plan = {"shard_rows": archive.shard_rows, "match": match}
         run = self.client.begin_run(f"rows {next(_numbers)}", "manifest", account, "main", plan)
         manifest = self._manifest(account, rows, photos)
@@ -221,6 +226,7 @@ def test_shards_equal_posts(world: World, full: bool) -> None:
     @given(archives())
     def check(archive: Archive) -> None:
         photos = world.plant(archive)
+        world.people._post_handler.take_generation(replace(settings().match, once_per_photo=archive.once))
         shards, posts = world.accounts()
         for account in (shards, posts):
             for row in archive.before:
@@ -239,9 +245,17 @@ def test_shards_equal_posts(world: World, full: bool) -> None:
                 enrolled += [(first + row, *decided) for row, *decided in world.decided_in_run(run_id)]
         for directory in DIRECTORIES:
             assert world.everybody(shards, directory) == world.everybody(posts, directory)
+        if archive.once:
+            assert not twice(named(world, posts, archive, posted))
         assert named(world, shards, archive, enrolled) == named(world, posts, archive, posted)
 
     check()
+
+
+def twice(decided: Sequence[tuple[Any, ...]]) -> list[tuple[int, int]]:
+    """The rows with two faces of one person."""
+    shown = Counter((row, person) for row, _, _, _, person, _ in decided if person is not None)
+    return [who for who, count in shown.items() if count > 1]
 
 
 def named(world: World, account: int, archive: Archive, decided: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:

@@ -16,6 +16,7 @@ from pipeline.matching import match, products
 from pipeline.matching.calibration import Calibration
 from pipeline.matching.group import group_faces
 from pipeline.matching.match import Matcher
+from pipeline.matching.once_per_photo import OncePerPhoto
 from pipeline.runtime.threads import using_threads
 from pipeline.types import Decisions, FaceBatch, FloatArray
 from tests.matching.frozen_parts import split_index
@@ -94,7 +95,7 @@ def naive(case: Case) -> tuple[list[tuple[int, bool, float]], set[str]]:
     return decisions, happened
 
 
-def grouped(case: Case, cuts: list[int]) -> Decisions:
+def grouped(case: Case, cuts: list[int], once: OncePerPhoto | None = None) -> Decisions:
     boxes = np.array(case.boxes, dtype=np.float32)
     s = case.stored
     index = split_index(case.vectors[:s], case.order, case.hashes[:s], boxes[:s], case.dead, cuts)
@@ -105,7 +106,7 @@ def grouped(case: Case, cuts: list[int]) -> Decisions:
         using_threads(2),
         patch.object(match, "_PENDING", 2 * case.chunk),
     ):
-        return group_faces(faces, index, matcher, block_faces=case.block)
+        return group_faces(faces, index, matcher, block_faces=case.block, once=once)
 
 
 def unit(values: FloatArray) -> FloatArray:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass, field
+from itertools import groupby
 
-from tests.people.year.model import GATE, IS, IS_NOT, NOBODY, NOT_SAME, Face, Model, Person, distance
+from tests.people.year.model import GATE, IS, IS_NOT, NOBODY, NOT_SAME, Face, Model, Person, Photo, distance
 
 
 @dataclass(eq=False)
@@ -35,6 +37,7 @@ class Regroup:
         self._left_out = {face for kind, face, _, _ in model.facts if kind == NOBODY}
         self.moved: dict[Face, Person | None] = {}
         self.new: list[list[Face]] = []
+        self._shown: set[tuple[Photo, int]] = set()  # whose groups photos show
 
     def _by_users(self) -> list[Side]:
         """Without the joins of other regroups."""
@@ -64,25 +67,73 @@ class Regroup:
             for other in others:
                 if hub is not None and other is not None:
                     self._join(hub, other)
+        self._shown = {
+            (face.photo, id(self.group(self.side_of[face.person])))
+            for face in self._to_cluster()
+            if face.person is not None and self._stays(face)
+        }
         for cluster, members in enumerate(clusters):
             self._place(kept[cluster], members)
         self._leave_out(clusters)
 
     def _clusters(self) -> list[list[Face]]:
-        """Each face in its turn: with the nearest first face of a cluster, else the first of one."""
-        clusters: list[list[Face]] = []
-        for face in self._model.faces():
-            if not face.has_vector or face in self._left_out:
-                continue
-            near = [
-                (0.0 if face.is_like(members[0]) else distance(face.shown, members[0].shown), number)
-                for number, members in enumerate(clusters)
-            ]
+        """Each photo in its turn: its faces with the nearest first face of a cluster, else the first of one; while two
+        of them are with the same one, again without all but one of them."""
+        clusters: dict[Face, list[Face]] = {}
+        for _, faces in groupby(self._to_cluster(), key=lambda face: face.photo):
+            own = list(faces)
+            barred: dict[Face, set[Face]] = {face: set() for face in own}
+            while True:
+                first_of = self._firsts(own, list(clusters), barred)
+                losing = self._losing(first_of)
+                if not losing:
+                    break
+                for face in losing:
+                    barred[face].add(first_of[face])
+            for face, first in first_of.items():
+                clusters.setdefault(first, []).append(face)
+        return list(clusters.values())
+
+    def _to_cluster(self) -> list[Face]:
+        return [face for face in self._model.faces() if face.has_vector and face not in self._left_out]
+
+    def _firsts(self, faces: list[Face], firsts: list[Face], barred: dict[Face, set[Face]]) -> dict[Face, Face]:
+        """The first face of the cluster of each face that has one."""
+        found: dict[Face, Face] = {}
+        for face in faces:
+            near = [(_far(face, first), n) for n, first in enumerate(firsts) if first not in barred[face]]
             if near and min(near)[0] <= self._threshold**0.5:
-                clusters[min(near)[1]].append(face)
+                found[face] = firsts[min(near)[1]]
             elif self._founds(face):
-                clusters.append([face])
-        return clusters
+                firsts.append(face)
+                found[face] = face
+        return found
+
+    def _losing(self, first_of: dict[Face, Face]) -> list[Face]:
+        rivals = defaultdict(list)
+        for face, first in first_of.items():
+            rivals[first].append(face)
+        losing = []
+        for first, faces in rivals.items():
+            keeper, *others = sorted(faces, key=lambda f: (f is not first, self._word(f, first), _far(f, first)))
+            given = self._given(keeper)
+            losing += [face for face in others if given is None or self._given(face) is not given]
+        return losing
+
+    def _word(self, face: Face, first: Face) -> int:
+        """0 if users gave the face to the cluster's person, 2 if to another."""
+        given = self._given(face)
+        return 1 if given is None else 0 if given is self._given(first) else 2
+
+    def _given(self, face: Face) -> Side | None:
+        if face.person is None:
+            return None
+        side = self.side_of[face.person]
+        bound = side.names or side.not_these or len(side.members) > 1
+        return side if face in self._stated or (bound and face.person.reference is face) else None
+
+    def _stays(self, face: Face) -> bool:
+        return face.person is not None and (face in self._stated or face.person.reference is face)
 
     def _founds(self, face: Face) -> bool:
         if face.shown.quality >= GATE:
@@ -127,30 +178,40 @@ class Regroup:
             return
         names, others = (frozenset().union(*(s.names for s in group)) for group in (ours, theirs))
         stated = any(s.root in t.not_these for s in ours for t in theirs)
-        if stated or (names and others and names != others):
+        photos, their_photos = ({face.photo for s in group for face in self._staying(s)} for group in (ours, theirs))
+        if photos & their_photos or stated or (names and others and names != others):
             return
         ours += theirs
         for side in theirs:
             self._groups[id(side)] = ours
 
+    def _staying(self, side: Side) -> list[Face]:
+        of_side = [face for face in self._to_cluster() if face.person is not None and self.side_of[face.person] is side]
+        return [face for face in of_side if self._stays(face)]
+
     def _place(self, kept: dict[Side, Person], members: list[Face]) -> None:
         new = []
         for face in members:
             side = self.side_of[face.person] if face.person is not None else None
-            if side in kept:
+            if self._stays(face):
+                continue
+            if side in kept and (face.photo, id(self.group(side))) not in self._shown:
+                self._shown.add((face.photo, id(self.group(side))))
                 continue
             is_not = [p for kind, f, p, _ in self._model.facts if kind == IS_NOT and f is face]
             barred = {self.side_of[p].root for p in is_not if p in self.side_of}
             able = [
                 s for s in self._hub_first(kept, members)
                 if s is not None and not barred & {t.root for t in self.group(s)}
+                and (face.photo, id(self.group(s))) not in self._shown
             ]  # fmt: skip
-            if side is not None and any(self.group(s) is self.group(side) for s in able):
-                continue
-            if able:
-                self.moved[face] = kept[able[0]]
-            else:
+            if not able:
                 new.append(face)
+            elif side is not None and any(self.group(s) is self.group(side) for s in able):
+                self._shown.add((face.photo, id(self.group(side))))
+            else:
+                self._shown.add((face.photo, id(self.group(able[0]))))
+                self.moved[face] = kept[able[0]]
         if any(self._founds(face) for face in new):
             self.new.append(new)
         else:
@@ -167,6 +228,10 @@ class Regroup:
             known_by = face.person.reference is face and (side in staying or side.is_held(self._model))
             if face not in self._stated and not known_by:
                 self.moved[face] = None
+
+
+def _far(face: Face, first: Face) -> float:
+    return 0.0 if face.is_like(first) else distance(face.shown, first.shown)
 
 
 def regroup(model: Model, threshold: float) -> None:
