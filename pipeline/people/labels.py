@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from pipeline.matching.identical_images import SAME_FACE_IOU, box_iou
 from pipeline.people.correction_plan import IS, NOBODY, Plan
 from pipeline.people.directory import Directory
 from pipeline.people.reference_pictures import Pictures
@@ -21,6 +22,7 @@ from pipeline.store import (
     LabelChange,
     LabelledPhoto,
     PersonRecord,
+    StoredFace,
 )
 from pipeline.texts import nfc, same_name
 
@@ -30,6 +32,7 @@ BY_HAND: Final = "renamed by hand"
 SEVERAL_NAMES: Final = "several new names for one person"
 SEVERAL_PEOPLE: Final = "several people have this name"
 STATED: Final = "a correction says otherwise"
+ON_PHOTO: Final = "another face of the photo is this person"
 NO_PICTURE: Final = "no picture of a face can be had"
 
 
@@ -37,7 +40,8 @@ def labels_followed(request: CorrectionRequest, pictures: Pictures) -> Plan:
     """Plans the changes for `request.labels`. Raises StoreError."""
     staying: set[int] = set()  # faces that cannot move, or a person would lack a picture
     while True:
-        following = _Following(pictures, request.labels, staying)
+        once_per_photo = request.gate is not None and request.gate.once_per_photo
+        following = _Following(pictures, request.labels, staying, once_per_photo)
         following.decide()
         failed = following.resolve()
         if not failed:
@@ -59,8 +63,13 @@ class _Changed:
 class _Following(Plan):
     """One attempt to apply the labels."""
 
-    def __init__(self, pictures: Pictures, changes: Sequence[LabelChange], staying: set[int]) -> None:
+    def __init__(
+        self, pictures: Pictures, changes: Sequence[LabelChange], staying: set[int], once_per_photo: bool
+    ) -> None:
+        """`staying`: faces that cannot move. `once_per_photo`: no face moves to a person that another face of its photo
+        shows."""
         super().__init__(pictures)
+        self._once_per_photo = once_per_photo
         self._staying = staying
         self._labels = {media_id: (name, external_id) for media_id, name, external_id, _ in changes}
         self._other_bytes = {media_id for media_id, *_, same_bytes in changes if not same_bytes}
@@ -231,6 +240,7 @@ class _Following(Plan):
         labels = {one.label for one in changed}
         people = _PeopleByLabel(self.directory, self._new_names, labels)
         self._meant = {label: people.with_label(label) for label in labels}
+        beside = self._beside(changed)
         stated = []
         for one in changed:
             found = people.with_label(one.label)
@@ -239,6 +249,8 @@ class _Following(Plan):
                 self._not_followed(one.photo, one.label, one.root, SEVERAL_PEOPLE)
             elif any(self._denies(fact, target) for fact in pinned[one.face_id]):
                 self._not_followed(one.photo, one.label, one.root, STATED)
+            elif target in beside[one.face_id]:
+                self._not_followed(one.photo, one.label, one.root, ON_PHOTO)
             elif one.face_id in self._staying:
                 self._not_followed(one.photo, one.label, one.root, NO_PICTURE)
             else:
@@ -265,6 +277,21 @@ class _Following(Plan):
                     }
                 )
         self.state(stated)
+
+    def _beside(self, changed: Sequence[_Changed]) -> Mapping[int, set[str]]:
+        """The people (roots) of the other faces of each face's photo, if nobody may be on one twice."""
+        beside: dict[int, set[str]] = defaultdict(set)
+        if not self._once_per_photo:
+            return beside
+        on_photo: dict[int, list[StoredFace]] = defaultdict(list)
+        for face in self.faces(media_ids=[one.photo.media_id for one in changed]):
+            on_photo[face.media_id].append(face)
+        for one in changed:
+            faces = on_photo[one.photo.media_id]
+            own = next(face for face in faces if face.face_id == one.face_id)
+            others = (face for face in faces if box_iou(face.box, own.box) < SAME_FACE_IOU)
+            beside[one.face_id] = {self.directory.root_id(f.person_id) for f in others if f.person_id is not None}
+        return beside
 
     def _denies(self, fact: Fact, target: str | None) -> bool:
         """Whether a constraint forbids moving its face to this person (None: to a new one)."""

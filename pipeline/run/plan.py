@@ -121,7 +121,9 @@ class Plan:
         followed = PlanCounts(labels_changed=self.labels_changed)
         for directory, labels in self.labels.items():
             account_id = self._session.account_id
-            request = CorrectionRequest(account_id, directory, "label", origin="label", labels=labels)
+            request = CorrectionRequest(
+                account_id, directory, "label", origin="label", labels=labels, gate=self._session.settings.match
+            )
             answer = self._store.correct(request)
             if answer.labels is not None:
                 followed += PlanCounts(**dataclasses.asdict(answer.labels))

@@ -636,7 +636,7 @@ class CorrectionRequest:
     change: PersonChange = NO_CHANGE  # of the persons; for a merge, its root
     anyway: bool = False  # overrides a cannot-link constraint in a merge
     origin: str = USER
-    gate: MatchSettings | None = None  # of regroup
+    gate: MatchSettings | None = None  # of regroup and label
     method: RegroupSettings | None = None  # of regroup; None: sequential
     spares_corrected: bool = False  # of regroup: leaves out people who were named or corrected
     typed: Remembered = Remembered()  # of regroup: what its user gave, which the directory remembers

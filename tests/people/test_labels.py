@@ -293,6 +293,24 @@ def test_a_name_that_several_people_have_says_of_no_face_whose_it_is(nights: Nig
     assert owners["a"] == owners["d"] != owners["c"]
 
 
+@pytest.mark.parametrize("once", [False, True])
+def test_a_label_puts_nobody_on_a_photo_twice(
+    nights: Nights,
+    held: IdentityService | None,
+    once: bool,
+) -> None:
+    nights.settings = replace(SETTINGS, match=replace(SETTINGS.match, once_per_photo=once))
+    nights.shows(a=Shown(1), b=Shown(2), c=Shown(2, 1))
+    write_photo(nights.photos, "both.png", Shown(2, 2), Shown(1, 2))
+    nights.say(a="Ann", b="Bob", c="Bob", both="Bob")
+    report = nights.say(a="Ann", b="Bob", c="Bob", both="Ann")
+    assert ids(report) == ((0, 0, 1) if once else (0, 1, 0))
+    if once:
+        assert report.unsettled_labels[0]["reason"] == "another face of the photo is this person"
+    again = nights.say(a="Ann", b="Bob", c="Bob", both="Ann")
+    assert ids(again) == ((0, 0, 1) if once else (0, 0, 0))
+
+
 @pytest.mark.slow
 def test_what_a_label_does_not_say_stays(nights: Nights) -> None:
     nights.shows(a=Shown(1), b=Shown(1, 1), c=Shown(2))
