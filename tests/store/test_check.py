@@ -222,7 +222,9 @@ BROKEN_POSTED = {
     "INSERT INTO core.objects SELECT * REPLACE ('abcd0000' AS image_guid) FROM core.objects LIMIT 1": (
         "an image that no reference shows"
     ),
-    "INSERT INTO core.directories VALUES (9, 1, 'empty', now()::TIMESTAMP)": "a directory without identity",
+    "INSERT INTO core.directories BY NAME SELECT 9 AS directory_id, 1 AS account_id, 'a' AS name": (
+        "a directory without identity"
+    ),
     "UPDATE core.persons SET tags = 'x' WHERE name = 'A'": "tags that are not a list",
     "UPDATE core.persons SET metadata = '[1]' WHERE name = 'A'": "metadata that is not an object",
     "UPDATE core.persons SET metadata = '{' WHERE name = 'A'": "metadata that is not an object",
