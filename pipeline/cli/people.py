@@ -175,8 +175,8 @@ def unassigned(
     """List the faces that are no person's, the largest first.
 
     With each its photo, its size (the longer side of its box, in pixels) and why it has no person. `people move FACE
-    WHO` says whose it is; `people move FACE --nobody` that it is nobody's, or no face. The order never changes, so a
-    script can read page after page: the last page has fewer than N faces.
+    WHO` assigns it to a person; `people move FACE --nobody` says that it is nobody's, or no face. The order never
+    changes, so a script can read page after page: the last page has fewer than N faces.
 
     \b
     Examples:

@@ -16,12 +16,12 @@ from pipeline.evaluation.labels import numbered, read_labels
 from pipeline.evaluation.portraits import stored_portraits
 from pipeline.evaluation.report import NO_FACE, Report, Row, Section, Skipped, line_plot
 from pipeline.jobs.store import open_store
-from pipeline.matching.average_link import NEIGHBOURS, FacesToLink, average_link
+from pipeline.matching.average_link import FacesToLink, average_link
 from pipeline.matching.calibration import Calibration
-from pipeline.matching.error_bound import ProductFilter
 from pipeline.matching.group import group_faces
 from pipeline.matching.match import Matcher
 from pipeline.matching.references import ReferenceIndex
+from pipeline.matching.score import dot_at
 from pipeline.texts import path_text
 from pipeline.types import FaceBatch, FloatArray, IntArray, Progress
 
@@ -100,11 +100,8 @@ def sweep(
 
 def linked(embeddings: FloatArray, calibration: Calibration, cuts: Sequence[float]) -> list[IntArray]:
     """By average link: the cluster of each face at each cut."""
-    none, pairs = np.full(len(embeddings), -1), np.empty((0, 2), np.int64)
-    faces = FacesToLink(embeddings, none, none, pairs, pairs)
-    linkage = average_link(faces, calibration, cut=max(cuts), neighbours=NEIGHBOURS)
-    products = ProductFilter(embeddings.shape[1], 1.0, calibration)
-    return [linkage.clusters(products.dot_at(cut)) for cut in cuts]
+    linkage = average_link(FacesToLink.without_constraints(embeddings), calibration, cut=max(cuts))
+    return [linkage.clusters(dot_at(cut, calibration)) for cut in cuts]
 
 
 def grouped(embeddings: FloatArray, calibration: Calibration, thresholds: Sequence[float]) -> list[IntArray]:

@@ -175,9 +175,9 @@ class People:
     def recognise(self, image: bytes, top: int) -> list[FaceAnswer]:
         """Returns the faces of an encoded image, each with its identity and the `top` most similar ones. Stores
         nothing. Also raises ImageRejected, ModelError, DeviceError."""
-        account_id = self._account_id
-        threshold = self._store.settings_in(self._store.settled, account_id, self._directory)[0].match.threshold
-        return self._store.search(SearchQuery(image, account_id, self._directory, top, threshold))
+        settings = self._store.settled
+        given, threshold = "match.threshold" in settings.given, settings.match.threshold
+        return self._store.search(SearchQuery(image, self._account_id, self._directory, top, threshold, given))
 
     def _found(self, records: Sequence[Mapping[str, Any]], who: str) -> str:
         name, lower = nfc(who), who.casefold()

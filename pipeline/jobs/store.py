@@ -257,20 +257,23 @@ class Store(RunFiles):
         self.release()
         return self.local.delete_directory(account_id, directory)
 
-    def threshold_of(self, account_id: int, directory: str) -> float | None:
-        """The T that a regroup set for a directory, if any."""
+    def remembered(self, account_id: int, directory: str) -> Remembered:
+        """What the last regroup set for a directory."""
+        rows = (row for account in self.accounts() for row in account.directories)
+        return next((r.remembered for r in rows if (r.account_id, r.name) == (account_id, directory)), Remembered())
+
+    def threshold_in(self, remembered: Remembered) -> float | None:
+        """The T in use by what a directory remembers, if any."""
         from pipeline.people.records import threshold_in_use
 
-        rows = (row for account in self.accounts() for row in account.directories)
-        own = next((r.remembered for r in rows if (r.account_id, r.name) == (account_id, directory)), Remembered())
-        return threshold_in_use(own, self.identity.calibration, self.generation)
+        return threshold_in_use(remembered, self.identity.calibration, self.generation)
 
-    def settings_in(self, settings: Settings, account_id: int, directory: str) -> tuple[Settings, str | None]:
+    def settings_in(self, settings: Settings, directory: str, remembered: Remembered) -> tuple[Settings, str | None]:
         """`settings` with the threshold that the directory remembers, unless a flag gave one; and a note if theirs
         differ."""
         from pipeline.people.records import overridden
 
-        own, match = self.threshold_of(account_id, directory), settings.match
+        own, match = self.threshold_in(remembered), settings.match
         if own is None or own == match.threshold:
             return settings, None
         if "match.threshold" in settings.given:

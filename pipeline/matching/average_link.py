@@ -26,6 +26,7 @@ from pipeline.errors import UsageError
 from pipeline.matching.calibration import Calibration
 from pipeline.matching.error_bound import ProductFilter
 from pipeline.matching.references import IndexView, ReferenceIndex, check_embeddings, with_room
+from pipeline.matching.score import dot_at
 from pipeline.runtime.device import HOST
 from pipeline.runtime.optional_kernels import if_compiled
 from pipeline.types import DoubleArray, FloatArray, IntArray
@@ -34,7 +35,7 @@ GROUP_FACES: Final = 64  # at most, in a tight group
 TIGHT_FMR: Final = 1e-6
 NEIGHBOURS: Final = 50  # edges of a cluster to its nearest
 _BLOCK: Final = 1024  # faces compared at once
-_ROUNDING: Final = 1e-6  # of float32 means, and of T for a dot product
+_ROUNDING: Final = 1e-6  # of means to float32
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,11 @@ class FacesToLink:
     linked: IntArray  # [n] the set of faces of one person that it is in, numbered from 0 without gaps; -1: none
     labels: IntArray  # [sets, l] sets with different labels in a column are of two people; -1: no label
     apart: IntArray  # [p, 2] pairs of sets of two people
+
+    @classmethod
+    def without_constraints(cls, embeddings: FloatArray) -> FacesToLink:
+        none, pairs = np.full(len(embeddings), -1), np.empty((0, 2), np.int64)
+        return cls(embeddings, none, none, pairs, pairs)
 
 
 @dataclass(frozen=True)
@@ -108,7 +114,7 @@ def average_link(
         labels,
         _edges(sums, counts, products, cut, neighbours, device),
         *_excluded(faces, first),
-        products.dot_at(cut),
+        dot_at(cut, calibration),
         joins,
         similarities,
     )
@@ -134,10 +140,12 @@ def tight_groups(
     """[n] The number of each face's group, in order of their first faces. In order, each face joins the first group of
     fewer than `most` faces all of which are of other photos and have a dot of at least that of T = `tight` with it."""
     count = len(vectors)
+    if most == 1:
+        return np.arange(count)
     founders = ReferenceIndex(vectors.shape[1], device)
     group_of, previous = np.full(count, -1), np.full(count, -1)
     last, sizes = np.full(count, -1), np.zeros(count, np.int64)
-    cut, dot, kernels = products.match_cut(tight), products.dot_at(tight), _kernels()
+    cut, dot, kernels = products.match_cut(tight), dot_at(tight, products.calibration), _kernels()
     groups = 0
     for start in range(0, count, _BLOCK):
         block = vectors[start : start + _BLOCK]
@@ -212,7 +220,9 @@ def _edges(
     kept, similarities = np.empty((count, k), np.int32), np.empty((count, k))
     fill = np.zeros(count, np.int64)
     kernels = _kernels()
-    slack, least = products.bound + _ROUNDING, products.match_cut(cut) - _ROUNDING
+    slack, dot = products.bound + _ROUNDING, dot_at(cut, products.calibration)
+    # The cosine of two means is at least their mean dot product, unless that is negative.
+    least = products.match_cut(cut) - _ROUNDING if dot >= 0 else -np.inf
     for start in range(0, count, _BLOCK):
         block = means[start : start + _BLOCK]
         earlier = index.view().part(range(start + len(block)))
@@ -226,7 +236,7 @@ def _edges(
             others,
             values,
             slack,
-            products.dot_at(cut),
+            dot,
             kept,
             similarities,
             fill,

@@ -27,9 +27,8 @@ from typing import Final
 
 import numpy as np
 
-from pipeline.config import EVERYBODY
 from pipeline.matching.calibration import Calibration
-from pipeline.matching.score import MAX_DISTANCE, score_denominator
+from pipeline.matching.score import dot_at
 from pipeline.types import DoubleArray
 
 # Covers underflow and the rounding of the cuts (below 2) to float32.
@@ -63,16 +62,8 @@ class ProductFilter:
 
     def match_cut(self, threshold: float) -> float:
         """The float32 product below which a score is below 1.0; -inf if none can be excluded."""
-        level = self.dot_at(threshold) - self.ties
+        level = dot_at(threshold, self.calibration) - self.ties
         return -np.inf if level <= -1.0 + ROUNDING else level - self.bound - ROUNDING
-
-    def dot_at(self, threshold: float) -> float:
-        """The dot product whose score is 1.0, to within far less than TIES; -1 if everybody matches."""
-        if threshold == EVERYBODY:
-            return -1.0
-        # score = 1 at 2 - d = denominator, solved for s.
-        half = (MAX_DISTANCE - score_denominator(threshold)) / 2.0
-        return float(1.0 - 2.0 * half ** (2.0 / self.calibration.exponent))
 
 
 def _gamma(terms: int, unit: float) -> float:

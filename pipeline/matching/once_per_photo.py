@@ -47,9 +47,7 @@ def blocks(count: int, block_faces: int, photos: Sequence[range]) -> Iterator[tu
     start = 0
     while start < count:
         end = min(start + block_faces, count)
-        within = bisect.bisect_left(
-            photos, end, key=lambda faces: faces.stop
-        )  # the first photo that ends later or here
+        within = bisect.bisect_left(photos, end, key=lambda faces: faces.stop)  # the first that ends here or later
         if within < len(photos) and photos[within].start < end:
             end = photos[within].stop
         yield start, end

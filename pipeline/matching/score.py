@@ -72,6 +72,15 @@ def score_denominator(threshold: float) -> float:
     return MAX_DISTANCE - math.sqrt(min(check_threshold(threshold), MAX_THRESHOLD))
 
 
+def dot_at(threshold: float, calibration: Calibration) -> float:
+    """The dot product whose score is 1.0, to within far less than `error_bound`'s TIES; -1 if everybody matches."""
+    if threshold == EVERYBODY:
+        return -1.0
+    # score = 1 at 2 - d = denominator, solved for the dot product.
+    half = (MAX_DISTANCE - score_denominator(threshold)) / 2.0
+    return float(1.0 - 2.0 * half ** (2.0 / calibration.exponent))
+
+
 def similarity_score(distance: DoubleArray, threshold: float) -> DoubleArray:
     """The contract's similarityScore, float64 of the shape of `distance`; NaN stays NaN.
 

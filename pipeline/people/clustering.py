@@ -83,11 +83,9 @@ def _given(face: ClusteredFace, groups: Mapping[str, Group]) -> str | None:
 
 def _with_clusters(faces: Sequence[ClusteredFace], clusters: IntArray) -> list[ClusteredFace]:
     """`clusters` [n]: -1 is none, like one in which no face could found a person."""
-    founded = {cluster for face, cluster in zip(faces, clusters.tolist(), strict=True) if face.founds} - {-1}
-    return [
-        replace(face, cluster=cluster if cluster in founded else None)
-        for face, cluster in zip(faces, clusters.tolist(), strict=True)
-    ]
+    pairs = list(zip(faces, clusters.tolist(), strict=True))
+    founded = {cluster for face, cluster in pairs if face.founds} - {-1}
+    return [replace(face, cluster=cluster if cluster in founded else None) for face, cluster in pairs]
 
 
 def _constraints(faces: Sequence[ClusteredFace], groups: Mapping[str, Group]) -> tuple[IntArray, IntArray, IntArray]:

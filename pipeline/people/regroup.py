@@ -66,6 +66,7 @@ def regroup(plan: Plan, request: CorrectionRequest, decoded: pa.Table | None) ->
         faces = by_average_link(faces, vectors, groups, client.identity, plan.directory.device, cut, method.neighbours)
     else:
         faces = one_by_one(faces, vectors, groups, client.identity, plan.directory.device, gate.threshold)
+    by_precision = cut is not None and method.cut is None
     changed = changes(faces, groups)
     moves = dict(changed.moved)
     new: list[str] = []
@@ -118,9 +119,9 @@ def regroup(plan: Plan, request: CorrectionRequest, decoded: pa.Table | None) ->
         names={person_id: name for person_id in mentioned if (name := known.records[person_id].name)},
         method=method.method,
         cut=cut,
-        precision=method.precision if cut is not None and method.cut is None else None,
+        precision=method.precision if by_precision else None,
+        people=len(groups) if by_precision else None,
         remembered=plan.remembers,
-        people=len(groups) if cut is not None and method.cut is None else None,
     )
     plan.said = {"regrouping": report}
     plan.known = {person_id: known.records[person_id] for person_id in touched}

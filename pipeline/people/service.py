@@ -83,12 +83,14 @@ class IdentityService:
     def search(self, query: SearchQuery) -> list[FaceAnswer]:
         """Recognises the faces of an encoded image; candidates have the photo of their reference face, and a word for
         the score. Stores nothing. Raises ImageRejected, Overloaded."""
-        request = PostRequest(threshold=query.threshold, insert=False, update=False, similar_limit=query.top)
+        with self.directories.using(query.account_id, query.directory) as opened:
+            match = opened.match(MatchSettings(threshold=query.threshold), given=query.threshold_given)
+        request = PostRequest(threshold=match.threshold, insert=False, update=False, similar_limit=query.top)
         faces = self._post_handler.post(query.account_id, query.directory, query.image, request).faces
         shown = [match.person for face in faces for match in face.similar or ()]
         shown += [face.person for face in faces if face.person is not None]
         origins = self._client.ask(reference_origins, sorted({person.root.person_id for person in shown}))
-        strong = strong_score(Calibration.from_dict(self._client.identity.calibration), query.threshold)
+        strong = strong_score(Calibration.from_dict(self._client.identity.calibration), match.threshold)
 
         def candidate(person: PersonView, score: float) -> Candidate:
             root, origin = person.root, origins.get(person.root.person_id)
@@ -228,9 +230,9 @@ class IdentityService:
     # Two generations
 
     def is_threshold_set(self, account_id: int, directory: str) -> bool:
-        """Whether a regroup set the directory's threshold."""
+        """Whether a regroup set the directory's threshold, and no flag overrides it."""
         with self.directories.using(account_id, directory) as opened:
-            return opened.threshold is not None
+            return opened.threshold == self._post_handler.match_of(opened).threshold
 
     def match_of(self, account_id: int, directory: str) -> MatchSettings:
         """The quality gate and threshold for posts to a directory that give none."""

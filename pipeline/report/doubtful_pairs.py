@@ -12,7 +12,7 @@ import numpy as np
 from pipeline.config import EVERYBODY, MAX_THRESHOLD
 from pipeline.errors import StoreDamaged
 from pipeline.matching.calibration import Calibration
-from pipeline.matching.score import contract_distance, exact_dots, similarity_score
+from pipeline.matching.score import contract_distance, dot_at, exact_dots, similarity_score
 from pipeline.store import LocalStore, overview, read_embeddings
 from pipeline.types import FloatArray, IntArray
 
@@ -85,7 +85,7 @@ def _wider(calibration: Calibration, threshold: float) -> float:
 def compared(store: LocalStore, account_id: int, person_ids: Sequence[str], threshold: float) -> Iterator[Alike]:
     """Yields each of these people (roots) with the most similar other, and all doubtful pairs at `threshold`."""
     calibration = Calibration.from_dict(store.identity.calibration)
-    raw = 2 * (math.sqrt(_wider(calibration, threshold)) / 2) ** (1 / calibration.exponent)
+    least = dot_at(_wider(calibration, threshold), calibration) - _SLACK
     references = store.ask(overview.page_table, "references", account_id, ids=person_ids)
     rows, vectors = _with_vectors(store, references.to_pylist())
     people = np.unique([row["person_id"] for row in rows], return_inverse=True)[1].reshape(-1)
@@ -94,7 +94,7 @@ def compared(store: LocalStore, account_id: int, person_ids: Sequence[str], thre
         block = slice(start, start + _BLOCK)
         dots = vectors[block] @ vectors.T
         dots[(people[block][:, None] == people) | (directories[block][:, None] != directories)] = -1
-        ones, others = _highest(dots, 1 - raw * raw / 2 - _SLACK)
+        ones, others = _highest(dots, least)
         distances = contract_distance(exact_dots(vectors[start + ones], vectors[others]), calibration)
         for one, other, distance in zip(ones.tolist(), others.tolist(), distances.tolist(), strict=True):
             yield rows[start + one]["person_id"], rows[other]["person_id"], distance

@@ -107,7 +107,9 @@ def open_session(
         store.unlock()
         settings = settings_of_store(request.settings, store.identity, request.store, store.other_identity())
         account = resolve_account(store, request.account)
-        settings, note = store.settings_in(settings, account.account_id, request.directory)
+        settings, note = store.settings_in(
+            settings, request.directory, store.remembered(account.account_id, request.directory)
+        )
         if note is not None:
             progress.note(note)
         if settings.regroup.method == AVERAGE_LINK:

@@ -785,7 +785,8 @@ class SearchQuery:
     account_id: int
     directory: str
     top: int  # number of most similar identities per face
-    threshold: float
+    threshold: float  # if the directory has none
+    threshold_given: bool = False  # by a flag: instead of the directory's
 
 
 @dataclass(frozen=True)

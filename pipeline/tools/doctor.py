@@ -272,7 +272,7 @@ def _expectations(store: Store, settings: Settings, directories: Sequence[Direct
     except FacepipeError as exc:
         return [*findings, Finding("threshold", FAIL, str(exc), "Give --threshold a number.")]
     for row in directories:
-        own, _ = store.settings_in(settings, row.account_id, row.name)
+        own, _ = store.settings_in(settings, row.name, row.remembered)
         expected = expectation(calibration, own.match.threshold, row.records)
         findings.append(Finding("expect", OK, f"{row.name} of {row.user_id}: {expected}"))
     return findings

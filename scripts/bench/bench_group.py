@@ -36,7 +36,7 @@ from pipeline.matching.group import group_faces
 from pipeline.matching.match import Matcher
 from pipeline.matching.products import HostVectors
 from pipeline.matching.references import ReferenceIndex
-from pipeline.matching.score import score_denominator
+from pipeline.matching.score import dot_at
 from pipeline.types import BoolArray, Decisions, FaceBatch, FloatArray, IntArray
 
 SIZE = 512
@@ -156,18 +156,11 @@ def assert_naive(stream: Stream, device: str) -> None:
                 references = np.concatenate([references, vector[None]])
 
 
-def smallest_match() -> float:
-    """The dot product from which on two faces match."""
-    distance = 2.0 - score_denominator(MATCHER.threshold)
-    raw = 2.0 * (distance / 2.0) ** (1.0 / MATCHER.calibration.exponent)
-    return 1.0 - raw * raw / 2.0
-
-
 def variants(baselines: Sequence[str], grouping: Grouping) -> dict[str, Group]:
     """What is timed. The products come before the grouping, so that both see the same references."""
     made: dict[str, Group] = {PRODUCTS: BareProducts(grouping.index), OURS: grouping}
     for name in baselines:
-        plain = PlainGrouping(LIBRARIES[name](SIZE), smallest_match())
+        plain = PlainGrouping(LIBRARIES[name](SIZE), dot_at(MATCHER.threshold, MATCHER.calibration))
         made[name] = lambda faces, plain=plain: plain(faces.embeddings)
     return made
 

@@ -305,11 +305,10 @@ def half_of_all_products(vectors: FloatArray, device: str) -> None:
 
 def planted_figures(arguments: argparse.Namespace) -> tuple[dict[str, Timing], dict[str, Any]]:
     vectors, owner = planted_vectors(arguments.planted, arguments.planted // arguments.photos_each, arguments.size)
-    none, pairs = np.full(len(vectors), -1), np.empty((0, 2), np.int64)
     found: list[IntArray] = []
 
     def ours() -> None:
-        faces = FacesToLink(vectors, none, none, pairs, pairs)
+        faces = FacesToLink.without_constraints(vectors)
         found.append(average_link(faces, CALIBRATION, cut=arguments.cut, device=arguments.device).clusters())
 
     seconds: dict[str, list[float]] = {"products": [], "facepipe": []}

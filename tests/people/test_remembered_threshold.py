@@ -14,7 +14,7 @@ from pipeline.jobs.store import open_store
 from pipeline.matching.calibration import Calibration
 from pipeline.people.records import threshold_in_use
 from pipeline.people.types import PostRequest
-from pipeline.store.records import Remembered
+from pipeline.store.records import Remembered, SearchQuery
 from pipeline.types import SilentProgress
 from tests.cli.report import answer, facepipe
 from tests.people.coded_archive import SETTINGS, fill, index_otherwise, reindex, run_over, serving, write_photo
@@ -110,6 +110,9 @@ def test_a_running_server_decides_by_it_at_once(store: Path) -> None:
         regroup(store, "--threshold", 0)
         assert who(service) is None
         assert who(service, threshold=0.54) is not None  # a header comes first
+        for given, found in ((False, False), (True, True)):
+            (face,) = service.search(SearchQuery(photo(Shown(1, 7)), 1, "main", 1, 0.54, given))
+            assert (face.identity is not None) == found
         apart = persons(store)
         assert len(service.post(1, "main", photo(Shown(1, 9)), PostRequest()).faces) == 1
         assert persons(store) == apart + 1
@@ -121,11 +124,11 @@ def test_a_number_is_for_the_distances_of_its_index(store: Path) -> None:
     regroup(store, "--threshold", 0)
     index_otherwise(store)
     with open_store(store, SETTINGS, command="test") as opened:
-        assert opened.threshold_of(1, "main") == 0
+        assert opened.threshold_in(opened.remembered(1, "main")) == 0
         reindex(opened, "swap")
-        assert opened.threshold_of(1, "main") is None
+        assert opened.threshold_in(opened.remembered(1, "main")) is None
         opened.switch_generation(back=True)
-        assert opened.threshold_of(1, "main") == 0
+        assert opened.threshold_in(opened.remembered(1, "main")) == 0
 
 
 def test_a_rate_is_read_from_the_calibration_in_use() -> None:

@@ -227,7 +227,7 @@ def test_a_wrong_grouping_fails(monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(AssertionError):
             bench_group.Truth(200).check(who, dataclasses.replace(group.last, **{name: wrong}))
     with monkeypatch.context() as patch:
-        patch.setattr(bench_group, "smallest_match", lambda: 0.999)
+        patch.setattr(bench_group, "dot_at", lambda *_: 0.999)
         with pytest.raises(AssertionError, match="numpy"):
             bench_group.one_pass(stream, ["numpy"], "cpu")
     everything = bench_group.Matcher(bench_group.MATCHER.calibration, 4.0)

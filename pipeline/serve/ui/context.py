@@ -93,7 +93,7 @@ class Visit(Call):
         """The operations of `facepipe people`, made by the service."""
         return People(self.store, self.session.user, self.directory)
 
-    @property
+    @cached_property
     def match(self) -> MatchSettings:
         """The quality gate and threshold of the directory."""
         return self.service.match_of(*self.place)
