@@ -21,7 +21,7 @@ from pipeline.errors import UsageError
 
 if TYPE_CHECKING:
     from pipeline.jobs.people import LoggedCorrection, People, PersonRow, UnassignedFace
-    from pipeline.store import CorrectionAnswer
+    from pipeline.store import CorrectionAnswer, Suggestion
 
 Opener = Callable[[], Any]
 T = TypeVar("T")
@@ -186,6 +186,31 @@ def unassigned(
     with opened() as directory:
         faces = directory.unassigned(limit=limit, after=after, nobodys=nobodys)
     _emit_rows("faces", faces, vars, _unassigned_line, as_json, as_csv)
+
+
+@people.command()
+@click.argument("who", required=False)
+@click.option("--limit", type=click.IntRange(min=1), default=40, show_default=True, help="List at most so many pairs.")
+@_options(reading=True)
+def suggest(opened: Opener, who: str | None, limit: int, as_json: bool) -> None:
+    """List pairs of people who may be one, the likeliest first; with WHO, who else WHO may be.
+
+    Of one name or alike in several faces of each, but never on one photo, and not of two names. `people merge` makes
+    them one; `people not-same` says that they are two, and they are not listed again. Review in the web UI and the
+    reports show the same pairs. In a large directory it looks at the people on most photos.
+
+    \b
+    Examples:
+      facepipe people suggest --store ~/people
+      facepipe people suggest "Grace Hopper" --limit 5 --store ~/people
+    """
+    with opened() as directory:
+        found = directory.suggest(who)
+    shown, left = found.pairs[:limit], max(0, len(found.pairs) - limit)
+    looked = "" if found.looked_at == found.people else f", among the {found.looked_at:,} people on most photos"
+    report = {"left": left, "looked_at": found.looked_at, "people": found.people, "wider": found.wider}
+    lines = [*map(_suggested_line, shown), f"{left:,} more{looked}"]
+    emit({"pairs": [_suggested(pair) for pair in shown], **report}, lines, as_json)
 
 
 @people.command()
@@ -443,6 +468,25 @@ def _face_line(face: Mapping[str, Any]) -> str:
 
 def _unassigned_line(face: UnassignedFace) -> str:
     return "  ".join([str(face.face_id), face.path, f"{face.size_px:.0f} px", face.reason])
+
+
+def _suggested(pair: Suggestion) -> dict[str, Any]:
+    return {
+        "one": pair.one,
+        "other": pair.other,
+        "one_name": pair.names[0],
+        "other_name": pair.names[1],
+        "score": round(pair.score, 6),
+        "reasons": pair.reasons,
+    }
+
+
+def _suggested_line(pair: Suggestion) -> str:
+    two = (
+        f"{person_id}  {name or '(no name)'}"
+        for person_id, name in zip((pair.one, pair.other), pair.names, strict=True)
+    )
+    return "  ".join([f"{pair.score:.3f}", *two, pair.reasons])
 
 
 def _report(answer: CorrectionAnswer, as_json: bool, said: str = "") -> None:

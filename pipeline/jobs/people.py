@@ -39,6 +39,7 @@ from pipeline.store import (
     PersonChange,
     Remembered,
     SearchQuery,
+    Suggestions,
     people,
 )
 from pipeline.texts import TEXT_RULE, is_text, nfc
@@ -166,6 +167,14 @@ class People:
         what = "all_unassigned_faces" if nobodys else "unassigned_faces"
         rows = _dicts(self._store.photos(what, self._account_id, self._directory, page=page))
         return [UnassignedFace(row["face_id"], row["path"], row["size"], why_unassigned(row)) for row in rows]
+
+    def suggest(self, who: str | None = None) -> Suggestions:
+        """Returns pairs who may be one person, the likeliest first: of this person, or of the people on most photos, as
+        many as take a few seconds. Raises PersonNotFound, PersonAmbiguous."""
+        root = None if who is None else self.show(who).person_id
+        settings = resolve_threshold(self._store.settings, self._store.identity)
+        given, threshold = "match.threshold" in settings.given, settings.match.threshold
+        return self._store.suggest(self._account_id, self._directory, root, threshold, given=given)
 
     def find(self, who: str) -> str:
         """Finds a person's id by id, name, external id, or the first letters of id or name; the root if several records

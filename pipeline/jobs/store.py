@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar, cast
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pipeline.config import DecodeSettings, Settings
 from pipeline.errors import (
@@ -28,10 +29,7 @@ from pipeline.errors import (
 from pipeline.jobs.run_report import RunTotals, run_totals
 from pipeline.jobs.server_connection import ServerConnection
 from pipeline.jobs.store_identity import make_identity, resolve_threshold, settings_of_generation, settings_of_store
-from pipeline.matching.calibration import Calibration
-from pipeline.matching.match import Matcher
 from pipeline.report import page_data
-from pipeline.report.doubtful_pairs import Alike
 from pipeline.report.page_data import Mentioned, PageData
 from pipeline.runtime.device import HOST
 from pipeline.store import (
@@ -52,6 +50,7 @@ from pipeline.store import (
     SearchQuery,
     SourceSummary,
     StoreIdentity,
+    Suggestions,
     accounts,
     cleaning_up,
     corrections,
@@ -526,16 +525,35 @@ class Store(RunFiles):
     def page_data(
         self, account_id: int, run_ids: Sequence[str], threshold: float, mentioned: Mentioned | None
     ) -> PageData:
-        """A report's rows; without `mentioned`, of one without people."""
-        from pipeline.people.review import most_similar
+        """A report's rows; without `mentioned`, of one without people. `threshold`: for pairs who may be one person."""
+        return page_data.page_data(
+            self.local, account_id, run_ids, mentioned, partial(self._suggestions, account_id, threshold)
+        )
 
-        matcher = Matcher(Calibration.from_dict(self.identity.calibration), threshold)
+    @verb
+    def suggest(
+        self, account_id: int, directory: str, who: str | None, threshold: float, *, given: bool
+    ) -> Suggestions:
+        """Pairs of this person, or of the people on most photos, who may be one. The directory's threshold replaces one
+        that was not `given`."""
+        with self.directories().using(account_id, directory) as opened:
+            used = opened.match(replace(self.settings.match, threshold=threshold), given=given).threshold
+        if who is not None:
+            return self._suggestions(account_id, used, directory, [who])
+        listed = self.local.ask(people.people, account_id, directory)
+        roots = listed.filter(pc.equal(listed["person_id"], listed["root_person_id"]))
+        shown = roots.filter(pc.invert(roots["hidden"])).sort_by([("photos", "descending"), ("person_id", "ascending")])
+        return self._suggestions(account_id, used, directory, shown["person_id"].to_pylist(), each_once=True)
 
-        def search(directory: str, people: Sequence[str]) -> Iterator[Alike]:
-            with self.directories().using(account_id, directory) as opened:
-                yield from most_similar(opened, people, matcher)
+    def _suggestions(
+        self, account_id: int, threshold: float, directory: str, person_ids: Sequence[str], *, each_once: bool = False
+    ) -> Suggestions:
+        """`each_once`: leaves out a pair's second place among these people."""
+        from pipeline.people.suggestions import suggestions
 
-        return page_data.page_data(self.local, account_id, run_ids, threshold, mentioned, search)
+        places = {person_id: place for place, person_id in enumerate(person_ids)} if each_once else None
+        with self.directories().using(account_id, directory) as opened:
+            return suggestions(self.local, opened, threshold, person_ids, places)
 
     @verb
     def keep_page(self, run_id: str, content: bytes, person_ids: Sequence[str], media_ids: Sequence[int]) -> bool:

@@ -14,7 +14,6 @@ from typing import Any, Final
 
 from pipeline.config import MatchSettings
 from pipeline.matching.calibration import Calibration
-from pipeline.report.doubtful_pairs import WIDER_FMR
 from pipeline.report.page import SHORT_ID, render
 from pipeline.report.page_data import BIN, PEOPLE, PageData
 from pipeline.report.pictures import FacePictures
@@ -94,7 +93,7 @@ def page_bytes(identity: StoreIdentity, request: PageRequest, data: PageData, pi
         short_id=SHORT_ID,
         most_people=PEOPLE,
         most_listed=_LISTED,
-        pairs_of_strangers=1 / WIDER_FMR,
+        pictures_of={row["person_id"]: row for row in data.rows("pictures")},
         bin=BIN,
     )
 
@@ -127,8 +126,7 @@ def _histograms(data: PageData, request: PageRequest) -> Iterator[tuple[str, lis
     marks = {"match": 1.0}
     yield "Scores of the matches", _filled(counts.get("similarity_score", {}), _SCORE_END), marks
     if request.with_people:
-        nearest = Counter(int(score / BIN) for score in data.doubts.nearest)
-        marks = {"doubtful": data.doubts.wider_score, **marks}
+        nearest = Counter(int(score / BIN) for score in data.nearest)
         yield "Scores of each person with the most similar other", _filled(nearest, _SCORE_END), marks
 
 

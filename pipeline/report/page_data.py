@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeAlias
@@ -10,21 +10,20 @@ from typing import Any, Final, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.report.doubtful_pairs import NO_DOUBTS, Alike, Doubts, compared, doubtful_pairs
-from pipeline.store import LocalStore, overview, pages
+from pipeline.store import LocalStore, Suggestion, Suggestions, overview, pages
 
 BIN: Final = 0.025  # the width of a histogram's bins
 PEOPLE: Final = 200  # shown on a page
 _WITH_FACES: Final = 60  # shown with further faces
 _FACES_EACH: Final = 3
-_COMPARED: Final = 5000  # compared to find pairs: all with all takes a second
-_PAIRS: Final = 40
+_COMPARED: Final = 5000  # with everybody, to find pairs
+_PAIRS: Final = 40  # of each directory
 # Rows; of samples, per reason.
 _MOST: Final = {"weakest_matches": 30, "rejection_samples": 12, "refused_files": 12, "last_runs": 20}
 
 
 Mentioned: TypeAlias = tuple[Sequence[str], Sequence[str]]  # ids of persons, paths of photos
-Search: TypeAlias = Callable[[str, Sequence[str]], Iterable[Alike]]  # of a directory, for some of its people (roots)
+Suggest: TypeAlias = Callable[[str, Sequence[str]], Suggestions]  # of a directory, for some of its people (roots)
 
 
 @dataclass(frozen=True)
@@ -33,7 +32,8 @@ class PageData:
 
     tables: Mapping[str, pa.Table]  # by their names in `overview`
     key: bytes | None = None  # of the account's pictures; None: unencrypted
-    doubts: Doubts = NO_DOUBTS
+    pairs: Sequence[Suggestion] = ()  # of people who may be one
+    nearest: Sequence[float] = ()  # of people, the score of the most similar other
     names: Mapping[str, str | None] = field(default_factory=dict)  # of the persons
 
     def rows(self, table: str) -> list[dict[str, Any]]:
@@ -44,14 +44,11 @@ def page_data(
     store: LocalStore,
     account_id: int,
     run_ids: Sequence[str],
-    threshold: float,
     mentioned: Mentioned | None,
-    search: Search,
+    suggest: Suggest,
 ) -> PageData:
-    """Gathers the rows of these runs of an account, or without runs of the whole store. `threshold`: for pairs of
-    people who may be one. `mentioned`: the persons and photos in the run's report; None: a page without people.
-    `search` compares people of runs with all others; those of a whole store are compared with each other. Raises
-    StoreError."""
+    """Gathers the rows of these runs of an account, or without runs of the whole store. `mentioned`: the persons and
+    photos in the run's report; None: a page without people. Raises StoreError."""
 
     def table(name: str, **limits: Any) -> pa.Table:
         return store.ask(overview.page_table, name, account_id, list(run_ids), **limits)
@@ -67,16 +64,17 @@ def page_data(
         "media_at": table("media_at", ids=mentioned[1]),
     }
     tables |= {name: table(name, most=most) for name, most in _MOST.items()}
-    alike = _searched(people, search) if run_ids else compared(store, account_id, ids, threshold)
-    doubts = doubtful_pairs(store, account_id, alike, threshold, limit=_PAIRS)
-    return PageData(tables, store.image_key(account_id), doubts, store.ask(overview.names_of, mentioned[0]))
-
-
-def _searched(people: pa.Table, search: Search) -> Iterator[Alike]:
-    """`people`: the table `people_seen`."""
-    for directory in people["directory"].unique().to_pylist():
-        here = people.filter(pc.equal(people["directory"], directory))
-        yield from search(directory, here["person_id"].to_pylist())
+    here = [people.filter(pc.equal(people["directory"], name)) for name in people["directory"].unique()]
+    found = [suggest(rows["directory"][0].as_py(), rows["person_id"].to_pylist()) for rows in here]
+    pairs = [pair for each in found for pair in each.pairs[:_PAIRS]]
+    tables["pictures"] = table("pictures", ids=[one for pair in pairs for one in (pair.one, pair.other)])
+    return PageData(
+        tables,
+        store.image_key(account_id),
+        pairs,
+        [score for each in found for score in each.nearest],
+        store.ask(overview.names_of, mentioned[0]),
+    )
 
 
 def page_file(run_id: str) -> str:

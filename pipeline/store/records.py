@@ -706,6 +706,38 @@ class Regrouping:
 
 
 @dataclass(frozen=True)
+class Suggestion:
+    """Two people (roots) who may be one; a named one is the first."""
+
+    one: str
+    other: str
+    score: float  # of the mean dot product of all compared pairs of their faces
+    near: int  # of the compared pairs, those that match at the wider threshold
+    compared: int
+    same_name: bool
+    names: tuple[str | None, str | None]
+    faces: tuple[Sequence[int], Sequence[int]]  # the best of each, to show
+
+    @property
+    def reasons(self) -> str:
+        same = ["same name"] if self.same_name else []
+        near = f"{self.near} of {self.compared} pairs of faces near"
+        return ", ".join([*same, near, "never on one photo"])
+
+
+@dataclass(frozen=True)
+class Suggestions:
+    """Suggestions, the likeliest first."""
+
+    pairs: Sequence[Suggestion]
+    threshold: float
+    wider: float  # T down to which pairs are suggested
+    people: int
+    looked_at: int  # of them, the first
+    nearest: Sequence[float] = ()  # of each of these the score of the most similar other reference
+
+
+@dataclass(frozen=True)
 class FollowedLabels:
     """The effects of changed labels: counts, and the first thousand of each."""
 

@@ -33,6 +33,14 @@ def chain(tmp_path: Path) -> Iterator[Served]:
         yield made
 
 
+@pytest.fixture
+def page_of_chain(open_page: Callable[..., Opened], chain: Served) -> Opened:
+    page = open_page(chain)
+    page.sign_in()
+    page.go("review")
+    return page
+
+
 def shown(page: Opened) -> tuple[str, ...]:
     """The people of the pair on the page."""
     return tuple(sorted(shown_in_order(page)))
@@ -133,37 +141,57 @@ def test_what_an_answer_settles_is_not_asked(page: Opened, open_page: Callable[.
     assert shown(page) != first
 
 
-@pytest.mark.parametrize("named", [("Ann", "Bob", "Cleo"), ("Ann", "Bob"), ("Ann",)], ids=len)
-def test_the_name_that_stays_goes_to_the_pairs_that_follow(
-    open_page: Callable[..., Opened], chain: Served, named: tuple[str, ...]
-) -> None:
-    """The second pair is of the one whose name went, or who had none."""
-    page = open_page(chain)
-    page.sign_in()
-    page.go("review")
-    (one, other), warning = shown_in_order(page), page.page.get_by_text("They have different names")
+def test_the_name_that_stays_goes_to_the_pairs_that_follow(page_of_chain: Opened, chain: Served) -> None:
+    page = page_of_chain
+    one, other = shown_in_order(page)
     (third,) = {row.person_id for row in chain.people.all()} - {one, other}
-    for person, name in zip((one, other, third), named, strict=False):
-        chain.people.name(person, name)
+    chain.people.name(other, "Ann")
     page.page.reload()
-    assert shown_in_order(page) == [one, other]
-    page.expect(warning).to_have_count(int(len(named) > 1))
+    first = shown_in_order(page)
+    assert first[0] == other  # who has a name
+    (last,) = {one, other, third} - {*first}
     page.page.keyboard.press("s")
     page.done()
-    page.expect(link(page, third)).to_have_count(1)
-    if not link(page, other).count():
+    page.expect(link(page, last)).to_have_count(1)
+    if not link(page, first[1]).count():
         page.page.keyboard.press("k")
-    page.expect(link(page, other)).to_have_text("Ann")
-    page.expect(warning).to_have_count(int(len(named) > 2))
-    stays = page.page.locator(".pair section > p a").first.inner_text()
+    page.expect(link(page, first[1])).to_have_text("Ann")
     page.page.keyboard.press("s")
     page.done()
     (row,) = chain.people.all()
-    assert row.name == (stays if len(named) > 2 else "Ann")
+    assert row.name == "Ann"
 
     page.undo()
     page.undo()
-    page.expect(link(page, other)).to_have_text((*named, "No name yet")[1])
+    page.expect(link(page, first[1])).to_have_text("No name yet")
+
+
+def test_two_names_are_not_asked(page_of_chain: Opened, chain: Served) -> None:
+    """Neither where both had one, nor where an answer gives the second."""
+    page = page_of_chain
+    one, other = shown_in_order(page)
+    (third,) = {row.person_id for row in chain.people.all()} - {one, other}
+    chain.people.name(one, "Ann")
+    chain.people.name(third, "Cleo")
+    page.page.reload()
+    assert other in shown_in_order(page)
+    page.page.keyboard.press("s")
+    page.done()
+    page.expect(page.page.get_by_text("That was all")).to_be_visible()
+
+
+def test_the_pairs_of_one_person(page_of_chain: Opened, chain: Served) -> None:
+    page = page_of_chain
+    one, other = shown_in_order(page)
+    (third,) = {row.person_id for row in chain.people.all()} - {one, other}
+    page.go("person/" + third)
+    page.page.get_by_role("link", name="Who may be the same?").click()
+    page.expect(page.page.get_by_text("2 left")).to_be_visible()
+    assert third in shown(page)
+    page.page.keyboard.press("n")
+    page.expect(page.page.get_by_text("1 answered, 1 left")).to_be_visible()
+    assert third in shown(page)
+    page.done()
 
 
 def test_the_button_keeps_the_focus_for_the_next_pair(page: Opened) -> None:

@@ -21,7 +21,7 @@ from pipeline.jobs.store import Store
 from pipeline.matching.calibration import Calibration
 from pipeline.people.directory import Directory
 from pipeline.people.types import PostRequest
-from pipeline.report import doubtful_pairs, page_data
+from pipeline.report import page_data
 from pipeline.report import pictures as face_pictures
 from pipeline.run import page as run_page
 from pipeline.store.catalog import pages
@@ -289,11 +289,11 @@ def test_people_who_may_be_one_stand_side_by_side(tmp_path: Path) -> None:
     identity = dataclasses.replace(coded_identity(SIZE), calibration=calibration)
     with LocalStore.open_or_create(tmp_path / "store", lambda: identity, command="make") as client:
         client.create_account(USER, None)
-    for name, faces in {"1": [Shown(1)], "2": [Shown(2)], "both": [Shown(1, 1), Shown(2, 1)]}.items():
+    for name, faces in {"1": [Shown(1)], "2": [Shown(2)], "3": [Shown(1, 1)], "4": [Shown(2, 1)]}.items():
         write_photo(tmp_path / "photos", f"{name}.png", *faces)
     page = page_of(run_over(tmp_path / "photos", tmp_path / "store"))
     assert "Perhaps one person" in page.headings
-    assert page.text.count("Both are on 1 photo: hardly one person.") == 1
+    assert page.text.count("4 of 4 pairs of faces near, never on one photo") == 1
     with LocalStore.open(tmp_path / "store", command="test") as client:
         people = People(client, "", "", "")
         people.correct("not_same", *(row["person_id"] for row in client.people(1, "main").to_pylist()))
@@ -348,7 +348,6 @@ def test_a_page_of_a_run_reads_what_the_run_brought(
         with monkeypatch.context() as patch:
             patch.setattr(Catalog, "read", noting(Catalog.read))
             patch.setattr(Catalog, "rows", noting(Catalog.rows))
-            patch.delattr(doubtful_pairs, "read_embeddings")
             return made(*words)
 
     monkeypatch.setattr(page_data, "page_data", watched)

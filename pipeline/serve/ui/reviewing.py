@@ -3,59 +3,70 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from typing import Final
 
-from pipeline.config import EVERYBODY, MAX_THRESHOLD
 from pipeline.errors import CorrectionImpossible, ParameterInvalid, ReindexMissing
 from pipeline.matching.calibration import Calibration
 from pipeline.matching.match import Matcher
 from pipeline.people.directory import Directory
-from pipeline.people.review import LikelyPair, compared, review
+from pipeline.people.suggestions import WIDER_FMR, compared, suggestions, wider_threshold
 from pipeline.serve.context import Json
+from pipeline.serve.cursors import Key, cursor, place_after
 from pipeline.serve.ui.answers import face_json, people_json
 from pipeline.serve.ui.context import Visit, stamp
 from pipeline.serve.ui.people_list import PeopleList, cursor_at
-from pipeline.store import Regrouping
+from pipeline.store import Regrouping, Suggestion
 
 _COUNT: Final = 40
-_FMR: Final = 1e-3
-_WIDER: Final = 1.25  # times T, if no table has the rate
 _SHOWN: Final = 500  # pairs, and groups of faces, decided differently
 _FACES: Final = 12  # shown of such a group
 _ORDER: Final = "photos"  # people on most photos first
+_CURSOR: Final = ["review"]
+_FIRST: Final[Key] = ("", -1.0, 0.0, "", "")  # a cursor of people, and the rank of a pair among theirs
 
 
 def pairs(visit: Visit) -> Json:
-    context = visit.context
-    count, after = visit.count(_COUNT), visit.query.text("after")
+    """Suggestions, page by page: of as many people as take a few seconds, the likeliest first, then of the next ones.
+    With `person`, of this person and everybody. Raises ParameterInvalid."""
+    count, context, listed = visit.count(_COUNT), visit.context, visit.listed
     fmr = visit.query.number("fmr", 1, has_default=False)
     if fmr == 0:
         raise ParameterInvalid(name="fmr", expected="a number above 0, and at most 1")
-    threshold = visit.match.threshold
-    wide = _wide(context.calibration, threshold, _FMR if fmr is None else fmr)
-    listed = visit.listed
-    rest, place_of = listed.walk(_ORDER, after)
+    people, *rank = place_after(visit.query.text("after"), _CURSOR, _FIRST) or _FIRST
+    rest, places = listed.walk(_ORDER, str(people) or None)
+    person = visit.query.text("person")
+    looked_at = [row.person_id for row in rest] if person is None else [one for one in [person] if one in places]
     with visit.service.directories.using(*visit.place) as directory:
-        likely, walked = review(
+        found = suggestions(
             context.store,
             directory,
-            [row.person_id for row in rest],
-            place_of,
-            narrow=Matcher(context.calibration, threshold),
-            wide=Matcher(context.calibration, wide),
-            count=count,
+            visit.match.threshold,
+            looked_at,
+            places if person is None else None,
+            fmr=WIDER_FMR if fmr is None else fmr,
         )
-    more = walked < len(rest)
+    likely = [pair for pair in found.pairs if {pair.one, pair.other} <= listed.rows.keys() and _rank(pair) > (*rank,)]
+    shown, after = likely[:count], None
+    if count < len(likely):
+        after = cursor(_CURSOR, (people, *_rank(shown[-1])))
+    elif found.looked_at < len(looked_at):
+        after = cursor(_CURSOR, (cursor_at(_ORDER, rest[found.looked_at - 1]), *_FIRST[1:]))
     return {
-        "pairs": [_pair(visit, listed, pair) for pair in likely],
-        **({"next": cursor_at(_ORDER, rest[walked - 1])} if more else {}),
-        "looked": walked,
-        "total": len(place_of),
-        "threshold": threshold,
-        "wide": wide,
+        "pairs": _pairs_json(visit, listed, shown),
+        **({} if after is None else {"next": after}),
+        "left": len(likely) - len(shown),  # of those looked at
+        "looked": found.looked_at,
+        "total": len(places),
+        "threshold": found.threshold,
+        "wide": found.wider,
         **({} if context.store.newer_weights is None else {"newer": context.store.newer_weights}),
         "asOf": stamp(listed.as_of),
     }
+
+
+def _rank(pair: Suggestion) -> Key:
+    return float(not pair.same_name), -pair.score, pair.one, pair.other
 
 
 def newer(visit: Visit) -> Json:
@@ -72,13 +83,14 @@ def newer(visit: Visit) -> Json:
         raise CorrectionImpossible(detail=detail) from exc
     rows = {one: row for one, row in listed.rows.items() if not row.hidden}  # people may have come since
     pairs = [(first, other) for first, *others in found.joins for other in others if first in rows and other in rows]
-    matcher = Matcher(Calibration.from_dict(identity.calibration), found.threshold)
+    matcher = Matcher(calibration := Calibration.from_dict(identity.calibration), found.threshold)
+    wide = wider_threshold(calibration, found.threshold)
     with visit.service.directories.using(*visit.place) as directory:
-        likely = compared(client, directory, pairs[:_SHOWN], matcher)
+        likely = compared(client, directory, pairs[:_SHOWN], matcher, wide)
         moves = _moved(visit, listed, directory, found)
     return {
         "newer": identity.weights,
-        "pairs": [_pair(visit, listed, pair) for pair in likely],
+        "pairs": _pairs_json(visit, listed, likely),
         "total": len(pairs),
         "moves": moves,
         "faces": len(found.moves),
@@ -134,24 +146,20 @@ def _moved(visit: Visit, listed: PeopleList, directory: Directory, found: Regrou
     ]
 
 
-def _wide(calibration: Calibration, threshold: float, fmr: float) -> float:
-    """The T of a false match rate, as far as the calibration has it, and at least the threshold."""
-    wide = calibration.threshold_near(fmr)
-    if wide is None or threshold == EVERYBODY:
-        wide = _WIDER * threshold
-    return max(threshold, min(wide, MAX_THRESHOLD))
-
-
-def _pair(visit: Visit, listed: PeopleList, pair: LikelyPair) -> Json:
-    one, other = people_json(visit, [listed.rows[pair.one], listed.rows[pair.other]])
-    one_faces, other_faces = ([face_json(visit, row) for row in faces] for faces in pair.faces)
-    return {
-        "one": one,
-        "other": other,
-        "score": pair.score,
-        "best": pair.best,
-        "compared": pair.compared,
-        "together": pair.together,
-        "oneFaces": one_faces,
-        "otherFaces": other_faces,
-    }
+def _pairs_json(visit: Visit, listed: PeopleList, pairs: Sequence[Suggestion]) -> list[Json]:
+    shown = [*dict.fromkeys(one for pair in pairs for one in (pair.one, pair.other))]
+    people = dict(zip(shown, people_json(visit, [listed.rows[one] for one in shown]), strict=True))
+    wanted = {face for pair in pairs for faces in pair.faces for face in faces}
+    rows = visit.context.store.faces_by_id(sorted(wanted)).to_pylist()
+    faces = {row["face_id"]: face_json(visit, row) for row in rows}
+    return [
+        {
+            "one": people[pair.one],
+            "other": people[pair.other],
+            "score": pair.score,
+            "reasons": pair.reasons,
+            "oneFaces": [faces[one] for one in pair.faces[0] if one in faces],
+            "otherFaces": [faces[one] for one in pair.faces[1] if one in faces],
+        }
+        for pair in pairs
+    ]

@@ -16,6 +16,7 @@ from pipeline.texts import is_unicode, nfc
 from pipeline.types import NO_FACE, OK
 
 _MANY: Final = 16  # reading everybody is as fast as searching for more people
+_NAMESAKES: Final = 16
 EVERYBODY: Final = (-1, 2**53)  # (after, limit): the first `limit` roots with seq > `after`
 # Faces of `wanted`; $1: generation.
 _FACES: Final = f"""
@@ -101,6 +102,25 @@ def _merged_sets(meant: str) -> str:
             SELECT p.*, s.root::VARCHAR AS root_person_id, s.root_seq FROM sets s JOIN core.persons p USING (person_id)
         )
     """
+
+
+def namesakes(catalog: Catalog, account_id: int, directory: str, person_ids: Sequence[str]) -> list[tuple[str, str]]:
+    """These people (roots), each with all others of its name, without hidden ones; of each name the _NAMESAKES oldest."""
+    return catalog.rows(
+        """
+        WITH looked AS MATERIALIZED (SELECT unnest($2::UUID[]) AS person_id),
+        names AS (SELECT DISTINCT nfc_normalize(name) FROM core.persons JOIN looked USING (person_id) WHERE name <> ''),
+        named AS MATERIALIZED (
+            SELECT person_id, seq, nfc_normalize(name) AS name FROM core.persons
+            WHERE directory_id = $1 AND parent_id IS NULL AND NOT coalesce(ignored, false)
+                AND nfc_normalize(name) IN (FROM names)
+            QUALIFY row_number() OVER (PARTITION BY nfc_normalize(name) ORDER BY seq) <= $3
+        )
+        SELECT a.person_id::VARCHAR, b.person_id::VARCHAR FROM named a JOIN named b USING (name)
+        WHERE a.seq <> b.seq AND a.person_id IN (FROM looked) ORDER BY a.seq, b.seq
+        """,
+        [directory_id(catalog, account_id, directory), list(person_ids), _NAMESAKES],
+    )
 
 
 def faces_of_people(catalog: Catalog, person_ids: Sequence[str]) -> pa.Table:

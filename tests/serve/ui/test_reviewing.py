@@ -73,16 +73,31 @@ def test_pairs_are_of_one_person_each_once_and_the_likeliest_first(browser: Brow
     scores = [pair["score"] for pair in pairs]
     assert scores == sorted(scores, reverse=True)
     assert len({both(pair) for pair in pairs}) == len(pairs)
-    shown = []
     for pair in pairs:
-        assert pair["compared"] == len(pair["oneFaces"]) * len(pair["otherFaces"]) > 0
-        assert pair["score"] <= pair["best"]
-        assert all(len(pair[side]) <= 4 for side in ("oneFaces", "otherFaces"))
-        (who,) = {person_of(face) for face in (*pair["oneFaces"], *pair["otherFaces"])}
-        assert pair["together"] == (who == "3")
-        shown.append(who)
-    assert "3" in shown
-    assert max(pair["compared"] for pair in pairs) > 1
+        count = len(pair["oneFaces"]) * len(pair["otherFaces"])
+        assert f" of {count} pairs of faces near" in pair["reasons"]
+        assert len({person_of(face) for face in (*pair["oneFaces"], *pair["otherFaces"])}) == 1
+    assert max(len(pair["oneFaces"]) for pair in pairs) > 1
+
+
+def test_who_is_on_one_photo_is_no_pair(browser: Browser) -> None:
+    """Two parts of the third person are."""
+    photos = [
+        {face["photo"]["name"] for face in browser.get(f"people/{row['id']}/faces")["faces"]}
+        for row in browser.get("people")["people"]
+    ]
+    assert sum("3-both.png" in shown for shown in photos) == 2
+    for pair in asked(browser, count=500):
+        assert not {face["photo"]["name"] for face in pair["oneFaces"]} & {
+            f["photo"]["name"] for f in pair["otherFaces"]
+        }
+
+
+def test_the_pairs_of_one_person(browser: Browser) -> None:
+    whole = asked(browser, count=500)
+    person = whole[0]["one"]["id"]
+    assert {both(pair) for pair in asked(browser, person=person)} == {both(p) for p in whole if person in both(p)}
+    assert browser.get("review", person="0" * 8)["pairs"] == []
 
 
 @pytest.mark.parametrize("count", [1, 3])
@@ -171,9 +186,14 @@ def test_names_as_they_are_now_and_hidden_people(browser: Browser) -> None:
     pair = asked(browser, count=500)[0]
     one, other = pair["one"]["id"], pair["other"]["id"]
     browser.post("corrections", {"kind": "name", "persons": [one], "name": "Ann"})
-    browser.post("corrections", {"kind": "name", "persons": [other], "name": "Berta"})
     (named,) = [p for p in asked(browser, count=500) if both(p) == both(pair)]
-    assert {named["one"]["name"], named["other"]["name"]} == {"Ann", "Berta"}
+    assert (named["one"]["id"], named["one"]["name"]) == (one, "Ann")
+    browser.post("corrections", {"kind": "name", "persons": [other], "name": "Berta"})
+    assert both(pair) not in map(both, asked(browser, count=500))
+    browser.post("corrections", {"kind": "name", "persons": [other], "name": "Ann", "anyway": True})
+    again = asked(browser, count=500)[0]
+    assert both(again) == both(pair)
+    assert again["reasons"].startswith("same name, ")
     browser.post("corrections", {"kind": "hide", "persons": [one]})
     assert not [p for p in asked(browser, count=500) if one in both(p)]
 

@@ -121,6 +121,7 @@ export function Person({ id, settings, anew }) {
         </p>
       </div>
       <div class="row actions">
+        <a class="button" href=${href("review", "", { person: person.id })}>Who may be the same?</a>
         <button onClick=${async () => merge(await pickPerson("Who is the same person?", person.id))}>Merge with…</button>
         <button onClick=${notSame}>Not the same as…</button>
         ${person.merged > 0 && html`<button onClick=${apart}>Take ${count(person.merged, "merged person", "merged people")} out</button>`}

@@ -14,7 +14,7 @@ const PRELOADED = 2; // pairs whose pictures are
 const keyOf = (pair) => `${pair.one.id} ${pair.other.id}`;
 
 // The pairs that still need an answer: those not decided, and not settled by the merges that were decided before, whose
-// people have the name that stayed. A pair that the server lists after its answer was made is there again.
+// people have the name that stayed; of two names a pair is not asked. A pair that the server lists after its answer was made is there again.
 function unanswered({ items: pairs, asOf }, all) {
   const decided = new Map([...all].filter(([, { madeAt }]) => !(madeAt < asOf)));
   const [merged, names] = [new Map(), new Map()];
@@ -27,16 +27,18 @@ function unanswered({ items: pairs, asOf }, all) {
   const named = (person) => ({ ...person, name: names.get(root(person.id)) ?? person.name });
   return pairs
     .filter((pair) => !decided.has(keyOf(pair)) && root(pair.one.id) !== root(pair.other.id))
-    .map((pair) => ({ ...pair, one: named(pair.one), other: named(pair.other) }));
+    .map((pair) => ({ ...pair, one: named(pair.one), other: named(pair.other) }))
+    .filter(({ one, other }) => !one.name || !other.name || one.name === other.name);
 }
 
-export function Review({ id, anew }) {
+export function Review({ id, settings: { person }, anew }) {
   const byNewer = id === "newer";
-  const list = usePaged(byNewer ? "review/newer" : "review", byNewer ? {} : { count: 40 }, "pairs", anew);
+  const list = usePaged(byNewer ? "review/newer" : "review", byNewer ? {} : { count: 40, person }, "pairs", anew);
   const { newer, moves = [], faces, parted } = list.answer ?? {};
   const [decided, setDecided] = useState(new Map()); // by pair: { answer: same, not or skip, one, other, name?, madeAt? }
   const left = unanswered(list, decided);
   const pair = left[0];
+  const remaining = left.length + (byNewer ? list.total - list.items.length : list.answer?.left) || 0;
   const done = [...decided.values()].filter(({ answer }) => answer !== "skip").length;
   const skipped = decided.size - done;
 
@@ -74,8 +76,8 @@ export function Review({ id, anew }) {
     <header>
       <h1>Review</h1>
       <div class="spread evidence" role="status">${pair && html`<${Evidence} pair=${pair} />`}</div>
-      <p class="soft">${done > 0 && `${done.toLocaleString("en")} answered`}</p>
-      ${byNewer
+      <p class="soft">${[done && `${done.toLocaleString("en")} answered`, remaining > 0 && `${remaining.toLocaleString("en")} left`].filter(Boolean).join(", ")}</p>
+      ${(byNewer || person)
         ? html`<a class="button" href=${href("review")}>Back to the pairs of now</a>`
         : newer && html`<a class="button" href=${href("review", "newer")}>What <bdi>${newer}</bdi> would decide otherwise</a>`}
     </header>
@@ -134,13 +136,8 @@ function Moves({ moves, asOf }) {
 
 const whose = (group) => (group.to ? nameOf(group.to) : group.new ? "somebody new" : "nobody");
 
-const differ = (one, other) => one && other && one !== other;
-
-const Evidence = ({ pair: { one, other, together, score, compared } }) => html`
-  <span class="soft">Is it one person? Score ${score.toFixed(2)} over ${count(compared, "comparison")}.</span>
-  ${together > 0 && html` <strong class="warning">They are together in ${count(together, "photo")}.</strong>`}
-  ${(differ(one.name, other.name) || differ(one.externalId, other.externalId)) &&
-  html` <strong class="warning">They have different names; the first would stay.</strong>`}`;
+const Evidence = ({ pair: { score, reasons } }) => html`
+  <span class="soft">Is it one person? Score ${score.toFixed(2)}: ${reasons}.</span>`;
 
 // The buttons stay for the next pair, with the focus.
 function Pair({ pair, decide }) {
