@@ -29,7 +29,7 @@ _WIDER: Final = 1.25  # times T, if no table has the rate
 _NEIGHBOURS: Final = 16  # per reference; with more it is not distinctive
 _REFERENCES: Final = 4  # searched per merged set
 _LOOKED: Final = 512  # people at least; more if that takes no more than so many dot products
-_PRODUCTS: Final = 5 * 10**8
+_PRODUCTS: Final = 2 * 10**8
 _RANKED: Final = 4_000  # pairs, those of the most similar references
 
 

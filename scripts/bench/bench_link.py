@@ -3,6 +3,7 @@
     python scripts/bench/bench_link.py people --faces FOLDER/lfw-view1 --work WORK [--weights casia-webface sface]
     python scripts/bench/bench_link.py nights --faces FOLDER/lfw-view1 --work WORK [--weights sface]
     python scripts/bench/bench_link.py dense --faces FOLDER/lfw-view1 --work WORK [--weights sface]
+    python scripts/bench/bench_link.py suggestions --faces FOLDER/lfw-view1 --work WORK [--weights sface]
     python scripts/bench/bench_link.py planted --planted 100000 --size 512
 
 people   `facepipe run` makes a store of all photos (WORK/<weights>-exact, where it is not there yet), and `facepipe
@@ -13,12 +14,15 @@ nights   70 % of the photos, of whose people the 50 with the most photos get nam
          by `facepipe run --method average-link`; beside all photos at once without names. Then a plain run.
 dense    30 people of 100 to 300 faces: around the means of LFW's people with the most photos, with the spread of their
          photos about these (its covariance); both methods over all thresholds
+suggestions  the pairs of `people suggest` after the run, and after an average-link regroup: how many of the first show
+         one person, by the labels, of those that have labels on both sides; and the seconds that they take
 planted  vectors of planted people, each side in turn: the half of all products that any exact grouping needs, and ours
 
 Asserts of `people`: the registry's table is the measured one; a pairwise F of 0.98 (sface) and 0.83 (casia-webface) at
 a precision of 0.98 or more on test people; nobody is twice on a photo; an undo gives the people of before. Of `nights`:
-no named person is merged or loses a face. Of `planted`: no two planted people are joined, and at least 99 % of them are
-found whole. Writes link-<weights>, link-nights-<weights>, link-dense-<weights> and link-planted-<thousands of
+no named person is merged or loses a face. Of `suggestions`: LEAST_RIGHT of the first 20 after the run are right. Of
+`planted`: no two planted people are joined, and at least 99 % of them are found whole. Writes link-<weights>,
+link-nights-<weights>, link-dense-<weights>, link-suggestions-<weights> and link-planted-<thousands of
 faces>k-<device>.json.
 """
 
@@ -27,6 +31,7 @@ from __future__ import annotations
 import argparse
 import resource
 import shutil
+import statistics
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
@@ -46,10 +51,13 @@ from pipeline.evaluation.clustering import Contingency
 from pipeline.evaluation.labels import named_photos, numbered
 from pipeline.evaluation.statistics import interval
 from pipeline.evaluation.sweep import METHODS, linked, sweep
+from pipeline.jobs.people import People
+from pipeline.jobs.store import open_store
 from pipeline.matching.average_link import FacesToLink, average_link
 from pipeline.matching.calibration import Calibration
 from pipeline.models.registry import weight_set
 from pipeline.store.local import LocalStore
+from pipeline.store.records import Suggestion
 from pipeline.types import FloatArray, IntArray, SilentProgress
 
 PRECISION: Final = 0.98
@@ -62,6 +70,9 @@ RESAMPLES: Final = 1000
 NIGHTS: Final = tuple(0.7 + 0.027 * night for night in range(11))  # shares of the photos at the end of each
 NAMED: Final = 50
 DENSE: Final = 30  # people
+FIRST: Final = (10, 20, 40, 100)  # suggestions
+LEAST_RIGHT: Final = {"casia-webface": 0.9, "sface": 0.7}
+ASKED_S: Final = 30.0  # of steady work
 OPEN: Final = ("--min-cpq", "0", "--min-fsq", "0", "--min-fcq", "0")  # the gate
 NOISE: Final = 0.8  # of a planted vector's own length
 CALIBRATION: Final = Calibration(1.281, thresholds=((1e-6, 0.45), (1e-5, 0.54)))
@@ -282,6 +293,47 @@ def dense_figures(weights: str, arguments: argparse.Namespace) -> dict[str, Any]
             "sweep": [asdict(row) for row in rows]}  # fmt: skip
 
 
+def suggestion_figures(weights: str, arguments: argparse.Namespace) -> dict[str, Any]:
+    store, copy = arguments.work / f"{weights}-exact", arguments.work / "suggesting"
+    make_store(arguments.faces / "images", weights, store)
+    shutil.rmtree(copy, ignore_errors=True)
+    shutil.copytree(store, copy)
+    after_run = right_pairs(copy)
+    assert after_run["right of the first"]["20"] >= LEAST_RIGHT[weights], after_run
+    ask(copy, "regroup", "--method", "average-link", "--yes", *OPEN)
+    return {"after the run": after_run, "after a regroup by average link": right_pairs(copy)}
+
+
+def right_pairs(store: Path) -> dict[str, Any]:
+    """Of `people suggest`."""
+    stored = read_store(store)
+    with open_store(store, command="bench") as opened:
+        people, found, seconds = People(opened), list[Suggestion](), list[float]()
+        root_of = {row.person_id: row.person_id for row in people.all()}
+        while sum(seconds) < ASKED_S:
+            seconds.append(timed(lambda: found.extend(people.suggest().pairs), "cpu"))
+        pairs = found[: len(found) // len(seconds)]
+        assert pairs == found[-len(pairs) :]
+        records = opened.people(1, "main", counted=False)
+        root_of |= dict(zip(records["person_id"].to_pylist(), records["root_person_id"].to_pylist(), strict=True))
+    shown: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for row in stored.labelled.tolist():
+        shown[root_of[stored.persons[row]]][stored.people[row]] += 1
+    name = {person: names.most_common(1)[0][0] for person, names in shown.items()}
+    right = [name[pair.one] == name[pair.other] for pair in pairs if {pair.one, pair.other} <= name.keys()]
+    most = Counter(name.values())
+    return {
+        "people": len({*root_of.values()}),
+        "pairs": len(pairs),
+        "pairs with labels": len(right),
+        "right of the first": {str(count): sum(right[:count]) / count for count in FIRST},
+        "right of all": sum(right),
+        "pairs of parts of one person": sum(count * (count - 1) // 2 for count in most.values()),
+        "median_s": statistics.median(seconds),
+        "asked": len(seconds),
+    }
+
+
 def planted_vectors(faces: int, people: int, size: int) -> tuple[FloatArray, IntArray]:
     random = np.random.default_rng(1)
     owner = random.permutation(np.arange(faces) % people)
@@ -342,7 +394,7 @@ def planted_figures(arguments: argparse.Namespace) -> tuple[dict[str, Timing], d
 
 def main() -> None:
     parser = argument_parser(__doc__)
-    parser.add_argument("question", choices=("people", "nights", "dense", "planted"))
+    parser.add_argument("question", choices=("people", "nights", "dense", "suggestions", "planted"))
     parser.add_argument("--faces", type=Path, help="the folder lfw-view1")
     parser.add_argument("--work", type=Path, help="the folder of the stores")
     parser.add_argument("--weights", nargs="+", default=["casia-webface", "sface"])
@@ -357,10 +409,16 @@ def main() -> None:
         name = f"link-planted-{arguments.planted // 1000}k"
         write_result(name, settings_of(arguments), timings, figures, arguments)
         return
+    measures = {
+        "people": people_figures,
+        "nights": nights_figures,
+        "dense": dense_figures,
+        "suggestions": suggestion_figures,
+    }
     for weights in arguments.weights:
-        measure = {"people": people_figures, "nights": nights_figures, "dense": dense_figures}[arguments.question]
         name = "link" if arguments.question == "people" else f"link-{arguments.question}"
-        write_result(f"{name}-{weights}", {"precision": PRECISION}, {}, measure(weights, arguments), arguments)
+        figures = measures[arguments.question](weights, arguments)
+        write_result(f"{name}-{weights}", {"precision": PRECISION}, {}, figures, arguments)
 
 
 if __name__ == "__main__":
