@@ -105,7 +105,7 @@ def _merged_sets(meant: str) -> str:
 
 
 def namesakes(catalog: Catalog, account_id: int, directory: str, person_ids: Sequence[str]) -> list[tuple[str, str]]:
-    """These people (roots), each with all others of its name, without hidden ones; of each name the _NAMESAKES oldest."""
+    """These people (roots) with all others of their names, without hidden ones; of each name the _NAMESAKES oldest."""
     return catalog.rows(
         """
         WITH looked AS MATERIALIZED (SELECT unnest($2::UUID[]) AS person_id),
