@@ -20,7 +20,7 @@ from pipeline.config import Settings
 from pipeline.errors import UsageError
 
 if TYPE_CHECKING:
-    from pipeline.jobs.people import LoggedCorrection, People, PersonRow, UnassignedFace
+    from pipeline.jobs.people import LoggedCorrection, People, PersonRow, TwiceOnPhoto, UnassignedFace
     from pipeline.store import CorrectionAnswer, Suggestion
 
 Opener = Callable[[], Any]
@@ -186,6 +186,43 @@ def unassigned(
     with opened() as directory:
         faces = directory.unassigned(limit=limit, after=after, nobodys=nobodys)
     _emit_rows("faces", faces, vars, _unassigned_line, as_json, as_csv)
+
+
+@people.command()
+@_options(reading=True, table=True)
+def twice(opened: Opener, as_json: bool, as_csv: bool) -> None:
+    """List who is twice on a photo: several of its faces are one person's.
+
+    Most are wrong matches: `people move FACE WHO` or `people split WHO FACE` corrects them. If a collage or a mirror
+    shows somebody twice, `people allow-twice PHOTO` removes the photo from the list. Those of whom you said so come
+    last. Boxes that overlap by half are one face.
+
+    \b
+    Example:
+      facepipe people twice --store ~/people
+    """
+    with opened() as directory:
+        found = directory.twice()
+    _emit_rows("twice", found, vars, _twice_line, as_json, as_csv)
+
+
+@people.command("allow-twice")
+@click.argument("photo")
+@click.option("--no", "back", is_flag=True, help="Take that back.")
+@_options()
+def allow_twice(opened: Opener, photo: str, back: bool, as_json: bool) -> None:
+    """Allow that people are twice on PHOTO, a path or a number as `people twice` shows them.
+
+    For collages and mirrors. Runs, posts, regroups and labels then decide this photo, and all with the same bytes,
+    as if nothing forbade it.
+
+    \b
+    Examples:
+      facepipe people allow-twice ~/photos/collage.jpg --store ~/people
+      facepipe people allow-twice ~/photos/collage.jpg --no --store ~/people
+    """
+    with opened() as directory:
+        _report(directory.allow_twice(photo, allow=not back), as_json)
 
 
 @people.command()
@@ -487,6 +524,12 @@ def _suggested_line(pair: Suggestion) -> str:
         for person_id, name in zip((pair.one, pair.other), pair.names, strict=True)
     )
     return "  ".join([f"{pair.score:.3f}", *two, pair.reasons])
+
+
+def _twice_line(entry: TwiceOnPhoto) -> str:
+    who = entry.name or entry.person_id
+    notes = [entry.said] if entry.said else []
+    return "  ".join([str(entry.media_id), entry.path, who, numbers(entry.faces), *notes])
 
 
 def _report(answer: CorrectionAnswer, as_json: bool, said: str = "") -> None:

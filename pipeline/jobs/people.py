@@ -6,6 +6,7 @@ Corrections are made in this process, or by a running server, whose answers refl
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -47,6 +48,7 @@ from pipeline.types import Progress, SilentProgress
 
 AT_ONCE: Final = 100_000  # people read at once: some 20 MB
 _ROWS: Final = 1_000
+WHY_TWICE: Final = {"merge": "by a merge", "faces": "you said so of these faces"}
 _WHY_UNASSIGNED: Final = {
     "unmatched": "matches nobody, and its photo's name is the largest face's",
     "deleted": "has lost its person to a stricter gate or an undo",
@@ -100,6 +102,18 @@ class UnassignedFace:
     path: str
     size_px: float  # the longer side of its box
     reason: str  # in words
+
+
+@dataclass(frozen=True)
+class TwiceOnPhoto:
+    """A person (a merged set's root) whom several faces of a photo show."""
+
+    media_id: int
+    path: str
+    person_id: str
+    name: str | None
+    faces: Sequence[int]  # the largest first; boxes that overlap it by half are left out
+    said: str | None  # why a user said so, in words; None: nobody did
 
 
 class People:
@@ -175,6 +189,19 @@ class People:
         settings = resolve_threshold(self._store.settings, self._store.identity)
         given, threshold = "match.threshold" in settings.given, settings.match.threshold
         return self._store.suggest(self._account_id, self._directory, root, threshold, given=given)
+
+    def twice(self) -> list[TwiceOnPhoto]:
+        """Returns who is twice on a photo, unless that is allowed on it; first where no user said so, then by photo."""
+        rows = _dicts(self._store.photos("twice", self._account_id, self._directory))
+        entries = [[*faces] for _, faces in groupby(rows, itemgetter("entry"))]
+        return [
+            TwiceOnPhoto(
+                **{name: faces[0][name] for name in ("media_id", "path", "person_id", "name")},
+                faces=[face["face_id"] for face in faces],
+                said=WHY_TWICE.get(faces[0]["said"]),
+            )
+            for faces in entries
+        ]
 
     def find(self, who: str) -> str:
         """Finds a person's id by id, name, external id, or the first letters of id or name; the root if several records
@@ -276,6 +303,21 @@ class People:
         answer = self.by_ids("forget_photos", media_ids=media_ids)
         self._store.clean_up()
         return answer
+
+    def allow_twice(self, photo: str | int, *, allow: bool = True) -> CorrectionAnswer:
+        """Allows that somebody is twice on a photo of a run, or takes that back. `photo`: its path as stored, or its
+        number. Raises PhotoUnknown, and CorrectionImpossible if it has fewer than two faces."""
+        kind = "allow_twice" if allow else "disallow_twice"
+        return self.by_ids(kind, media_ids=[self._photo(photo)])
+
+    def _photo(self, photo: str | int) -> int:
+        """The number of a photo."""
+        at = self._store.photos("at", self._account_id, self._directory, paths=[str(photo)])["media_id"].to_pylist()
+        if at:
+            return int(at[0])
+        if not re.fullmatch("[0-9]{1,18}", str(photo)):
+            raise UsageError(message=f'There is no photo of a run at {photo} in the directory "{self._directory}".')
+        return int(photo)
 
     def regroup(
         self,

@@ -107,6 +107,7 @@ _PHOTOS: Final[Mapping[str, Callable[[Catalog, int, str], pa.Table]]] = {
     "rejected_faces": corrections.rejected_faces,
     "identities": media.central_identities,
     "in_both_generations": people.faces_to_compare,
+    "twice": people.twice_on_photos,
 }
 _ALL_FACES: Final = (0, people.EVERYBODY[1])  # (after, limit)
 _PAGES: Final[Mapping[str, Callable[[Catalog, int, str, int, int], pa.Table]]] = {
@@ -504,10 +505,13 @@ class Store(RunFiles):
         page: tuple[int, int] = _ALL_FACES,
     ) -> pa.Table:
         """Returns the table `what`. Of a directory's photos: `names` from their source, detected_faces, rejected_faces,
-        identities, and a `page` (after, limit) of the unassigned_faces or, with those said to be nobody's,
-        all_unassigned_faces. Of any directory: the central_faces at `paths`, or all records. Raises FaceUnknown."""
+        identities, `twice` (who is on one), those `at` paths, and a `page` (after, limit) of the unassigned_faces or,
+        with those said to be nobody's, all_unassigned_faces. Of any directory: the central_faces at `paths`, or all
+        records. Raises FaceUnknown."""
         if what in _PAGES:
             return self.local.ask(_PAGES[what], account_id, directory, *page)
+        if what == "at":
+            return self.local.ask(media.photos_at, account_id, directory, paths or [])
         if what == "central_faces":
             return self.local.ask(media.central_faces, paths or [])
         if what == "records":

@@ -54,6 +54,22 @@ def blocks(count: int, block_faces: int, photos: Sequence[range]) -> Iterator[tu
         start = end
 
 
+def photos_with_rule(
+    photos: Sequence[int], boxes: Sequence[Sequence[float]], allowed: Set[int] = frozenset()
+) -> list[int]:
+    """`OncePerPhoto.photos` of faces with these photos and boxes: -1 on photos where somebody is `allowed` to be twice,
+    and for boxes that do not count."""
+    on_photo: dict[int, list[int]] = {}
+    for face, photo in enumerate(photos):
+        if photo not in allowed:
+            on_photo.setdefault(photo, []).append(face)
+    found = [-1] * len(photos)
+    for photo, faces in on_photo.items():
+        for face, counts in zip(faces, faces_that_count([boxes[face] for face in faces]), strict=True):
+            found[face] = photo if counts else -1
+    return found
+
+
 def faces_that_count(boxes: Sequence[Sequence[float]]) -> list[bool]:
     """Whether each box of an image is a face of its own: of boxes that overlap by half, only the first."""
     own: list[Sequence[float]] = []

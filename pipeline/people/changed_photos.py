@@ -20,7 +20,7 @@ from pipeline.extraction.rows import ExtractedFace, ExtractedRow
 from pipeline.matching.calibration import Calibration
 from pipeline.matching.identical_images import box_iou
 from pipeline.matching.match import Matcher
-from pipeline.people.correction_plan import Plan
+from pipeline.people.correction_plan import TWICE, Plan
 from pipeline.people.decide import DetectedFace, failed_measures
 from pipeline.people.directory import Directory
 from pipeline.store import ERASED, FaceChange, Fact, LocalStore, PersonRecord, StoredFace
@@ -100,7 +100,8 @@ class ChangedPhotos:
             earlier = self._earlier_faces(row)
             for later, known in self._same(earlier, row, [faces[face_id].face for face_id in own]).items():
                 face, s = earlier[known], faces[own[later]]
-                is_known = face.person_id is not None or face.face_id in self._facts
+                facts = self._facts.get(face.face_id, ())
+                is_known = face.person_id is not None or any(fact.kind != TWICE for fact in facts)
                 if is_known and (not s.settled or s.person_id == face.person_id):
                     self._successors[face.face_id] = own[later]
                     faces[own[later]] = replace(
@@ -111,6 +112,13 @@ class ChangedPhotos:
                         outcome="matched" if face.person_id else "recognised",
                         failed=() if face.has_embedding else s.failed,  # keeps its vector, as the earlier face's was
                     )
+
+    @property
+    def twice_allowed(self) -> set[int]:
+        """The photos, by number in the shard, on which somebody may be twice because it was so on the earlier ones: for
+        that one of the faces must be on both."""
+        kept = {face_id for face_id in self._successors if any(f.kind == TWICE for f in self._facts.get(face_id, ()))}
+        return {n for n, row in self._rows.items() if any(f.face_id in kept for f in self._earlier_faces(row))}
 
     def _earlier_faces(self, row: ExtractedRow) -> list[StoredFace]:
         return [face for media_id in replaced_by(row) for face in self._earlier[media_id]]

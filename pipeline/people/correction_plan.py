@@ -27,7 +27,8 @@ from pipeline.store import (
 )
 from pipeline.types import FORGOTTEN, utc_now
 
-IS, IS_NOT, NOBODY = "is", "is_not", "nobody"  # kinds of constraints, besides NOT_SAME
+# Kinds of constraints, besides NOT_SAME. TWICE: somebody may be twice on the photo of the face.
+IS, IS_NOT, NOBODY, TWICE = "is", "is_not", "nobody", "twice"
 Columns: TypeAlias = Mapping[str, Any] | None  # of a person; None: no row
 _COUNTS: Final = ("occurrence", "last_occurrence_at", "modified_at")  # changed by posts and runs
 
@@ -208,13 +209,17 @@ class Plan:
     def forget_photos(self, media_ids: Sequence[int]) -> list[StoredFace]:
         """Removes photos and returns their faces, skipping forgotten ones. Raises PhotoUnknown."""
         known = self.client.photos_of_runs(self.directory.account_id, self.directory.name, media_ids)
-        unknown = sorted(set(media_ids) - known.keys())
-        if unknown:
-            raise PhotoUnknown(media_ids=", ".join(map(str, unknown[:20])) + (", ..." if unknown[20:] else ""))
+        _require_photos(set(media_ids) - known.keys())
         going = [media_id for media_id, status in known.items() if status != FORGOTTEN]
         faces = self.faces(media_ids=going)
         self.remove_photos(going, faces)
         return faces
+
+    def faces_of_copies(self, media_ids: Sequence[int]) -> list[StoredFace]:
+        """The faces of these photos of runs, and of those with identical bytes. Raises PhotoUnknown."""
+        copies = self.client.copies_of_photos(self.directory.account_id, self.directory.name, media_ids)
+        _require_photos({*media_ids}.difference(copies))
+        return self.faces(media_ids=copies)
 
     def remove_photos(self, media_ids: Sequence[int], faces: Sequence[StoredFace], status: str = FORGOTTEN) -> None:
         """Removes photos of runs; `faces`: all their faces."""
@@ -296,6 +301,13 @@ class Plan:
         """The planned parent; None if the person is deleted."""
         _, after = self._persons.get(record.person_id, ({}, {}))
         return None if after is None else after.get("parent_id", record.parent_id)
+
+
+def _require_photos(unknown: Set[int]) -> None:
+    """Raises PhotoUnknown if there are any."""
+    if unknown:
+        ids = sorted(unknown)
+        raise PhotoUnknown(media_ids=", ".join(map(str, ids[:20])) + (", ..." if ids[20:] else ""))
 
 
 def _same(old: PersonRecord, now: PersonRecord | None, *, whole: bool) -> bool:

@@ -8,6 +8,7 @@ it. Pictures are always made without the lock.
 from __future__ import annotations
 
 import uuid
+from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager, nullcontext
@@ -26,8 +27,9 @@ from pipeline.errors import (
     UndoBlocked,
 )
 from pipeline.extraction.images.decode import Decoder
+from pipeline.matching.once_per_photo import photos_with_rule
 from pipeline.people import merging
-from pipeline.people.correction_plan import IS, IS_NOT, NOBODY, Plan, has_name
+from pipeline.people.correction_plan import IS, IS_NOT, NOBODY, TWICE, Plan, has_name
 from pipeline.people.decide import with_priority
 from pipeline.people.directory import Changed, Directories
 from pipeline.people.labels import labels_followed
@@ -343,6 +345,10 @@ def _decide(plan: Plan, request: CorrectionRequest) -> None:
         case "forget_photos":
             faces = plan.forget_photos(request.media_ids)
             plan.settle([face.person_id for face in faces if face.person_id is not None])
+        case "allow_twice":
+            _allow_twice(plan, request.media_ids)
+        case "disallow_twice":
+            _disallow_twice(plan, request.media_ids)
         case "undo":
             undo(plan, request)
         case _:
@@ -415,3 +421,28 @@ def _split(plan: Plan, persons: Sequence[PersonRecord], faces: Sequence[StoredFa
         plan.move(face, new.person_id)
     plan.state([*(Fact(IS, face.face_id, new.person_id) for face in faces), two_people(root, new.person_id)])
     plan.settle([new.person_id, *(str(face.person_id) for face in faces)])
+
+
+def _allow_twice(plan: Plan, media_ids: Sequence[int]) -> None:
+    """Somebody may be twice on these photos, and on copies of them."""
+    faces = plan.faces_of_copies(media_ids)
+    counting = Counter(photos_with_rule([face.media_id for face in faces], [face.box for face in faces]))
+    for media_id in media_ids:
+        if counting[media_id] < 2:
+            raise CorrectionImpossible(detail=f"The photo {media_id} has fewer than two faces: nobody is on it twice.")
+    known = {fact.face_id for fact in _twice(plan, faces)}
+    new = sorted({face.face_id for face in faces} - known)
+    plan.state([Fact(TWICE, face_id) for face_id in new])
+    plan.said = {"faces": new}
+
+
+def _disallow_twice(plan: Plan, media_ids: Sequence[int]) -> None:
+    """Takes `_allow_twice` back."""
+    known = _twice(plan, plan.faces_of_copies(media_ids))
+    plan.withdraw(known)
+    plan.said = {"faces": sorted(fact.face_id for fact in known if fact.face_id is not None), "replaced": ()}
+
+
+def _twice(plan: Plan, faces: Sequence[StoredFace]) -> list[Fact]:
+    """The constraints by which somebody may be twice on the photos of these faces."""
+    return [f for f in plan.client.facts_about([face.face_id for face in faces], []) if f.kind == TWICE]

@@ -19,7 +19,7 @@ from pipeline.errors import StoreError
 from pipeline.extraction.rows import ExtractedFace
 from pipeline.matching.group import group_faces
 from pipeline.matching.match import Matcher
-from pipeline.matching.once_per_photo import OncePerPhoto, faces_that_count
+from pipeline.matching.once_per_photo import OncePerPhoto, photos_with_rule
 from pipeline.matching.references import changes_since, check_embeddings
 from pipeline.people.directory import Directory, DirectoryView
 from pipeline.people.types import PostRequest
@@ -142,24 +142,18 @@ class _Roots(dict[str, str]):
 
 
 def _once_per_photo(
-    view: DirectoryView, roots: _Roots, detected_faces: Sequence[DetectedFace], settled: Sequence[DetectedFace]
+    view: DirectoryView,
+    roots: _Roots,
+    detected_faces: Sequence[DetectedFace],
+    known: Sequence[DetectedFace],
+    twice_allowed: Set[int],
 ) -> OncePerPhoto:
-    """The rule that nobody is twice on a photo. `settled`: faces of the photos whose persons are known, which keep
-    them."""
-    known = [s for s in settled if s.person_id is not None]
-    on_photo: dict[int, list[DetectedFace]] = {}
-    for s in (*known, *detected_faces):
-        on_photo.setdefault(s.photo, []).append(s)
-    counting: Set[tuple[int, int]] = {
-        (s.photo, s.ordinal)
-        for faces in on_photo.values()
-        for s, counts in zip(faces, faces_that_count([s.face.box for s in faces]), strict=True)
-        if counts
-    }
+    """The rule that nobody is twice on a photo, but for some. `known`: faces of the photos that keep their persons."""
+    faces = [*known, *detected_faces]
+    photos = photos_with_rule([s.photo for s in faces], [s.face.box for s in faces], twice_allowed)[len(known) :]
     taken: dict[int, set[str]] = {}
     for s in known:
         taken.setdefault(s.photo, set()).add(roots[str(s.person_id)])
-    photos = [s.photo if (s.photo, s.ordinal) in counting else -1 for s in detected_faces]
     return OncePerPhoto(np.array(photos, np.int64), lambda position: roots[view.person_ids[position]], taken)
 
 
@@ -170,14 +164,21 @@ def decide_faces(
     *,
     once_per_photo: bool = False,
     settled: Sequence[DetectedFace] = (),
+    twice_allowed: Set[int] = frozenset(),
 ) -> Decision:
     """Decides n >= 1 faces in order, those of a photo one after another. Takes no lock. Raises StoreError.
 
-    `once_per_photo`: nobody is twice on a photo; `settled` are the photos' faces that are resolved already."""
+    `once_per_photo`: nobody is twice on a photo, except on those of `twice_allowed` and of bytes for which a user said
+    so; `settled` are the photos' faces that are resolved already."""
     faces = _batch(detected_faces)
+    known = [s for s in settled if s.person_id is not None]
+    once_per_photo = once_per_photo and max(Counter(s.photo for s in (*known, *detected_faces)).values()) > 1
+    if once_per_photo:
+        hashes = directory.twice_allowed()
+        twice_allowed |= {s.photo for s in detected_faces if hashes.intersection(s.image_hashes)}
     for _ in range(_TRIES):
         view, roots = directory.view(), _Roots(directory)
-        once = _once_per_photo(view, roots, detected_faces, settled) if once_per_photo else None
+        once = _once_per_photo(view, roots, detected_faces, known, twice_allowed) if once_per_photo else None
         grouped = group_faces(faces, view.index, matcher, once=once)
         positions, inserted = grouped.position.tolist(), grouped.inserted.tolist()
         matched_ids = {view.person_ids[p] for p in positions if 0 <= p < len(view.index)}

@@ -279,16 +279,19 @@ class _Following(Plan):
         self.state(stated)
 
     def _beside(self, changed: Sequence[_Changed]) -> Mapping[int, set[str]]:
-        """The people (roots) of the other faces of each face's photo, if nobody may be on one twice."""
+        """The people (roots) of the other faces of each face's photo, if nobody may be on it twice."""
         beside: dict[int, set[str]] = defaultdict(set)
         if not self._once_per_photo:
             return beside
+        allowed = self.client.twice_allowed(self.directory.account_id, self.directory.name)
         on_photo: dict[int, list[StoredFace]] = defaultdict(list)
         for face in self.faces(media_ids=[one.photo.media_id for one in changed]):
             on_photo[face.media_id].append(face)
         for one in changed:
             faces = on_photo[one.photo.media_id]
             own = next(face for face in faces if face.face_id == one.face_id)
+            if own.sha256 in allowed:
+                continue
             others = (face for face in faces if box_iou(face.box, own.box) < SAME_FACE_IOU)
             beside[one.face_id] = {self.directory.root_id(f.person_id) for f in others if f.person_id is not None}
         return beside

@@ -82,6 +82,9 @@ class StoredDirectory:
     def remembered(self) -> Remembered:
         return self._client.ask(directories.remembered, *self._place)
 
+    def twice_allowed(self) -> set[str]:
+        return self._client.twice_allowed(*self._place)
+
     def threshold_of(self, values: Remembered) -> float | None:
         """The T in use; None if none is set, or it is a number for another generation's distances."""
         return threshold_in_use(values, self._client.identity.calibration, self._client.generation)
@@ -220,6 +223,10 @@ class Records:
             if self._all_kept or guid in self._guids:
                 return guid in self._guids
         return self._stored.is_picture(guid)
+
+    def twice_allowed(self) -> set[str]:
+        """SHA-256 of the photos on which somebody may be twice."""
+        return self._stored.twice_allowed()
 
     # Merged sets
 

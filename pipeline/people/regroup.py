@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from pipeline.config import AVERAGE_LINK, FMR, MatchSettings, RegroupSettings
 from pipeline.errors import CorrectionImpossible
-from pipeline.matching.once_per_photo import faces_that_count
+from pipeline.matching.once_per_photo import photos_with_rule
 from pipeline.people.clustering import by_average_link, cut_of, one_by_one
 from pipeline.people.correction_plan import IS, IS_NOT, NOBODY, Plan, has_name
 from pipeline.people.decide import failed_measures
@@ -149,6 +149,7 @@ class _Known:
         }
         self.roots = {p: _top(p, {**parents, **dict.fromkeys(self._joined)}) for p in self.records}
         self._facts = client.facts_about(list(self.stored), list(self.records))
+        self._twice_allowed = client.twice_allowed(directory.account_id, directory.name)
         self._said = {kind: {fact.face_id for fact in self._facts if fact.kind == kind} for kind in (IS, NOBODY)}
         # Runs apply it to copies, which have no constraint of their own.
         nobodys = {_place_of(f) for f in self._faces if f.stored.face_id in self._said[NOBODY]}
@@ -199,7 +200,7 @@ class _Known:
         those of `spared` roots."""
         wanted = self.vectors.keys() - self._said[NOBODY]
         faces = [f for f in self._faces if f.stored.face_id in wanted and self._root(f) not in spared]
-        photos = _photos_of_several([f.stored for f in faces])
+        photos = _photos_of_several([f.stored for f in faces], self._twice_allowed)
         return [self._face_to_cluster(face, photo, gate, groups) for face, photo in zip(faces, photos, strict=True)]
 
     def _face_to_cluster(
@@ -301,19 +302,12 @@ class _Known:
         return missed
 
 
-def _photos_of_several(faces: Sequence[StoredFace]) -> list[int]:
-    """[n] The photo of each face if others of it are of other people, else -1: of boxes that overlap by half, only the
-    first counts."""
-    on_photo: dict[int, list[int]] = {}
-    for row, face in enumerate(faces):
-        on_photo.setdefault(face.media_id, []).append(row)
-    photos = [-1] * len(faces)
-    for media_id, rows in on_photo.items():
-        own = faces_that_count([faces[row].box for row in rows])
-        counting = [row for row, counts in zip(rows, own, strict=True) if counts]
-        for row in counting if len(counting) > 1 else ():
-            photos[row] = media_id
-    return photos
+def _photos_of_several(faces: Sequence[StoredFace], twice_allowed: Set[str]) -> list[int]:
+    """[n] The photo of each face if others of it are of other people, else -1. `twice_allowed`: hashes of photos."""
+    allowed = {face.media_id for face in faces if face.sha256 in twice_allowed}
+    photos = photos_with_rule([face.media_id for face in faces], [face.box for face in faces], allowed)
+    counting = Counter(photos)
+    return [photo if counting[photo] > 1 else -1 for photo in photos]
 
 
 def _place_of(face: FaceToRegroup) -> tuple[str | None, int]:

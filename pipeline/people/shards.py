@@ -209,6 +209,7 @@ class Enrolment:
                     matcher,
                     once_per_photo=gate.once_per_photo,
                     settled=[s for s in faces.values() if s.settled],
+                    twice_allowed=photos.twice_allowed,
                 )
                 faces.update(zip(undecided, decision.detected_faces, strict=True))
             photos.settle(faces)

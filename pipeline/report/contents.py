@@ -15,7 +15,7 @@ from typing import Any, Final
 from pipeline.config import MatchSettings
 from pipeline.matching.calibration import Calibration
 from pipeline.report.page import SHORT_ID, render
-from pipeline.report.page_data import BIN, PEOPLE, PageData
+from pipeline.report.page_data import BIN, PEOPLE, TWICE, PageData
 from pipeline.report.pictures import FacePictures
 from pipeline.store import StoreIdentity
 from pipeline.types import QUALITIES
@@ -73,7 +73,9 @@ def page_bytes(identity: StoreIdentity, request: PageRequest, data: PageData, pi
     """Renders the page. Adds its persons and photos to `pictures`."""
     if request.with_people:
         pictures.person_ids.update(data.names)
-        by_path = (row for table in ("weakest_matches", "refused_files", "media_at") for row in data.rows(table))
+        pictures.person_ids.update(row["person_id"] for row in data.rows("twice"))
+        tables = ("weakest_matches", "refused_files", "media_at", "twice")
+        by_path = (row for table in tables for row in data.rows(table))
         pictures.media_ids.update(row["media_id"] for row in by_path)
     report, match = request.report, request.match
     return render(
@@ -92,6 +94,7 @@ def page_bytes(identity: StoreIdentity, request: PageRequest, data: PageData, pi
         again=_again(identity, match, request.source) if request.with_people and request.source is not None else None,
         short_id=SHORT_ID,
         most_people=PEOPLE,
+        most_twice=TWICE,
         most_listed=_LISTED,
         pictures_of={row["person_id"]: row for row in data.rows("pictures")},
         bin=BIN,

@@ -10,7 +10,7 @@ from typing import Any, Final, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.store import LocalStore, Suggestion, Suggestions, overview, pages
+from pipeline.store import LocalStore, Suggestion, Suggestions, overview, pages, people
 
 BIN: Final = 0.025  # the width of a histogram's bins
 PEOPLE: Final = 200  # shown on a page
@@ -18,6 +18,7 @@ _WITH_FACES: Final = 60  # shown with further faces
 _FACES_EACH: Final = 3
 _COMPARED: Final = 5000  # with everybody, to find pairs
 _PAIRS: Final = 40  # of each directory
+TWICE: Final = 20  # people and photos
 # Rows; of samples, per reason.
 _MOST: Final = {"weakest_matches": 30, "rejection_samples": 12, "refused_files": 12, "last_runs": 20}
 
@@ -30,11 +31,12 @@ Suggest: TypeAlias = Callable[[str, Sequence[str]], Suggestions]  # of a directo
 class PageData:
     """Without people, it has only the tables `totals` and `face_histograms`."""
 
-    tables: Mapping[str, pa.Table]  # by their names in `overview`
+    tables: Mapping[str, pa.Table]  # by their names in `overview`; and `twice`, the first of `twice_on_photos`
     key: bytes | None = None  # of the account's pictures; None: unencrypted
     pairs: Sequence[Suggestion] = ()  # of people who may be one
     nearest: Sequence[float] = ()  # of people, the score of the most similar other
     names: Mapping[str, str | None] = field(default_factory=dict)  # of the persons
+    twice: int = 0  # people who are twice on a photo, per photo
 
     def rows(self, table: str) -> list[dict[str, Any]]:
         return self.tables[table].to_pylist() if table in self.tables else []
@@ -56,15 +58,17 @@ def page_data(
     tables = {"totals": table("totals"), "face_histograms": table("face_histograms", width=BIN)}
     if mentioned is None:
         return PageData(tables)
-    people = table("people_seen", most=_COMPARED)
-    ids: list[str] = people["person_id"].to_pylist()
+    seen = table("people_seen", most=_COMPARED)
+    ids: list[str] = seen["person_id"].to_pylist()
+    twice = store.ask(people.twice_on_photos, account_id, None, run_ids)
     tables |= {
-        "people_seen": people.slice(0, PEOPLE),
+        "people_seen": seen.slice(0, PEOPLE),
         "faces_seen": table("faces_seen", ids=ids[:_WITH_FACES], most=_FACES_EACH),
         "media_at": table("media_at", ids=mentioned[1]),
+        "twice": twice.filter(pc.less(twice["entry"], TWICE)),
     }
     tables |= {name: table(name, most=most) for name, most in _MOST.items()}
-    here = [people.filter(pc.equal(people["directory"], name)) for name in people["directory"].unique()]
+    here = [seen.filter(pc.equal(seen["directory"], name)) for name in seen["directory"].unique()]
     found = [suggest(rows["directory"][0].as_py(), rows["person_id"].to_pylist()) for rows in here]
     pairs = [pair for each in found for pair in each.pairs[:_PAIRS]]
     tables["pictures"] = table("pictures", ids=[one for pair in pairs for one in (pair.one, pair.other)])
@@ -74,6 +78,7 @@ def page_data(
         pairs,
         [score for each in found for score in each.nearest],
         store.ask(overview.names_of, mentioned[0]),
+        pc.count_distinct(twice["entry"]).as_py(),
     )
 
 

@@ -282,10 +282,13 @@ class LocalStore(RunFiles):
     faces_to_regroup = _on_catalog(corrections.faces_to_regroup)
     facts_about = _on_catalog(corrections.facts_about)
     last_merges = _on_catalog(corrections.last_merges)
+    copies_of_photos = _on_catalog(corrections.copies_of_photos)
     photos_of_runs = _on_catalog(corrections.photos_of_runs)
     pinned_faces = _on_catalog(corrections.pinned_faces)
     reference_faces = _on_catalog(corrections.reference_faces)
     stored_faces = _on_catalog(corrections.stored_faces)
+    twice_allowed = _on_catalog(corrections.twice_allowed)
+    twice_on_photos = _on_catalog(people.twice_on_photos)
     whole_images = _on_catalog(media.whole_images)
     people = _on_catalog(people.people)  # shadows its module
 

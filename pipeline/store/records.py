@@ -398,7 +398,7 @@ class FaceToRegroup:
 class Fact:
     """A constraint by a user or a label, on a face or two persons."""
 
-    kind: str  # is, is_not, nobody, not_same
+    kind: str  # is, is_not, nobody, not_same, twice
     face_id: int | None = None
     person_id: str | None = None
     other_id: str | None = None  # of not_same: the larger id
@@ -629,7 +629,8 @@ class CorrectionRequest:
     account_id: int
     directory: str
     # name, update, hide, unhide, merge, unmerge, split, move, not_same, delete (a record), delete_merged (its whole
-    # merged set), forget, forget_photos, regroup, label, undo (undoing an undo is logged as a redo).
+    # merged set), forget, forget_photos, allow_twice, disallow_twice, regroup, label, undo (undoing an undo is logged
+    # as a redo).
     kind: str
     person_ids: Sequence[str] = ()  # of a move: the person, or empty
     face_ids: Sequence[int] = ()
@@ -644,7 +645,7 @@ class CorrectionRequest:
     decoded: str | None = None  # of regroup, to a server: file with faces extracted again
     correction_id: int | None = None  # of undo; None: the last of `undo_origin` in force
     undo_origin: str = USER
-    media_ids: Sequence[int] = ()  # of forget_photos
+    media_ids: Sequence[int] = ()  # of forget_photos, allow_twice and disallow_twice
     labels: Sequence[LabelChange] = ()  # of label: the source's current labels
     seen: Seen | None = None  # None: not validated
 

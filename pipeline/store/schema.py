@@ -15,7 +15,7 @@ import pyarrow as pa
 from pipeline.types import QUALITIES
 
 FORMAT_VERSION: Final = 1  # of the folder's layout; raised if older readers would fail
-SCHEMA_VERSION: Final = 10  # of the tables; opening a store upgrades it
+SCHEMA_VERSION: Final = 11  # of the tables; opening a store upgrades it
 MAX_DIRECTORIES: Final = 10  # per account, with identities
 
 
@@ -25,6 +25,17 @@ def embedded(generation: int | str = "$1") -> str:
         SELECT face_id FROM core.embeddings WHERE generation = {generation}
         UNION ALL SELECT face_id FROM core.pending_embeddings WHERE generation = {generation}
     """
+
+
+def same_face(one: str, other: str) -> str:
+    """SQL: whether the boxes of two faces of an image overlap by half, so that they are one face."""
+    sides = (
+        f"greatest(least({one}.{end}2, {other}.{end}2)::DOUBLE - greatest({one}.{end}1, {other}.{end}1), 0)"
+        for end in ("x", "y")
+    )
+    both = " * ".join(sides)
+    areas = " + ".join(f"({a}.x2::DOUBLE - {a}.x1) * ({a}.y2::DOUBLE - {a}.y1)" for a in (one, other))
+    return f"coalesce({both} / ({areas} - {both}) >= 0.5, false)"
 
 
 # SQL: the quality of a face, from its row `d` of core.detections.

@@ -35,6 +35,7 @@ COMMANDS = {
     "people show": "people show {person1} --store {people}",
     "people photos": "people photos {person1} --store {people}",
     "people unassigned": "people unassigned --store {people}",
+    "people twice": "people twice --store {people}",
     "people name": "people name {person1} Ann --store {people}",
     "people merge": "people merge {person1} {person2} --store {people}",
     "people split": "people split {person2} {face} --store {people}",

@@ -159,6 +159,7 @@ class PlantedPeople(StoredDirectory):
         self.number = 0  # of the last commit
         self.people: dict[str, PersonRecord] = {}
         self.faces: dict[str, FaceVector] = {}  # by person
+        self.allowed: set[str] = set()  # hashes of photos on which somebody may be twice
 
     def merges(self) -> Merges:
         parents = {p: record.parent_id for p, record in self.people.items() if record.parent_id is not None}
@@ -176,6 +177,9 @@ class PlantedPeople(StoredDirectory):
 
     def remembered(self) -> Remembered:
         return Remembered()
+
+    def twice_allowed(self) -> set[str]:
+        return self.allowed
 
     def threshold_of(self, values: Remembered) -> float | None:
         return None

@@ -125,6 +125,10 @@ def test_nobody_is_twice_on_a_photo_and_a_merge_outdates_that(merged: bool, seco
     decision = decide_faces(directory, faces, MATCHER, once_per_photo=True)
     assert [(s.outcome, s.person_id) for s in decision.detected_faces] == [("matched", "p0"), second]
     assert not decision.is_outdated()
+    for allowed, hashes in (({0}, set()), ({1}, {"h"})):  # by its number, and by its bytes
+        directory.planted.allowed = hashes
+        found = decide_faces(directory, faces, MATCHER, once_per_photo=True, twice_allowed=allowed)
+        assert outcomes(found) == outcomes(usual)
     apply(directory, [replace(directory.record("p1"), parent_id=None if merged else "p0")])
     assert decision.is_outdated()
     assert not usual.is_outdated()

@@ -72,6 +72,7 @@ CHANGES: Mapping[str, Change] = {
     "undo by number": Change(lambda p: p.undo(6)),
     "undo of an undo": Change(lambda p: p.undo(8)),
     "not same": Change(lambda p: p.not_same("Ann", "Berta"), again=False),
+    "allow twice": Change(lambda p: p.allow_twice(3), like="not same"),
     "move of a reference": Change(lambda p: p.move(1, "Berta"), again=False),
     "move of a last face": Change(lambda p: p.move(6, "Ann"), again=False),
     "move to nobody": Change(lambda p: p.move(4, None), again=False, like="move of a reference"),

@@ -309,6 +309,9 @@ def test_a_label_puts_nobody_on_a_photo_twice(
         assert report.unsettled_labels[0]["reason"] == "another face of the photo is this person"
     again = nights.say(a="Ann", b="Bob", c="Bob", both="Ann")
     assert ids(again) == ((0, 0, 1) if once else (0, 0, 0))
+    if once:
+        nights.with_people(lambda people: people.allow_twice(nights.path("both")))
+        assert ids(nights.say(a="Ann", b="Bob", c="Bob", both="Ann")) == (0, 1, 0)
 
 
 @pytest.mark.slow

@@ -124,6 +124,32 @@ def test_a_run_leaves_a_page_that_needs_nothing_else(photos: Path, tmp_path: Pat
     assert problems(tmp_path / "store") == []
 
 
+def test_who_is_twice_on_a_photo_is_on_the_page_of_its_run(photos: Path, tmp_path: Path) -> None:
+    """And on that of the store; not on that of another run, nor once it is allowed."""
+    collage = write_photo(photos / "Ada", "collage.png", Shown(1, 3), Shown(1, 4))
+    store, to = make_store(tmp_path / "store"), tmp_path / "page.html"
+    first = run_named(photos, store)
+    page = page_of(first)
+    assert "Twice on a photo" in page.headings
+    assert "one person's, 1 times" in page.text
+    with pipeline.open_store(store) as opened:
+        ((first_face, second),) = (entry.faces for entry in opened.people.twice())
+    section = page.text.partition("one person's, 1 times")[2].partition("Just above the threshold")[0]
+    assert all(text in section for text in (f"face {first_face}", f"face {second}", str(collage), "Ada"))
+    write_photo(photos, "5.png", Shown(5))
+    assert "Twice on a photo" not in page_of(run_named(photos, store)).headings
+    facepipe("report", "--store", store, "--to", to)
+    assert "Twice on a photo" in Page(to).headings
+    assert str(collage) in Page(to).text
+    with pipeline.open_store(store) as opened:
+        opened.people.allow_twice(str(collage))
+    facepipe("report", "--store", store, "--to", to)
+    assert "Twice on a photo" not in Page(to).headings
+    forget(store, "collage.png")
+    assert not Path(first.pages[0]).exists()
+    assert problems(store) == []
+
+
 @pytest.mark.slow
 def test_a_night_without_photos_leaves_what_it_found(photos: Path, tmp_path: Path) -> None:
     first = run_named(photos, store := make_store(tmp_path / "store"))

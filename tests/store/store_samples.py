@@ -410,8 +410,8 @@ def of_version(version: int, folder: Path) -> Path:
     """A store with tables of an older version: an account, and a run of two photos with a person each; from
     version 2 on also A and B, who were posted. A has tags and a flag, and from version 3 on a first name and metadata.
     B is merged with A, and had the reference replaced. Versions 5 and 6 are another
-    store: it has corrections, one undone; in version 6 an undo and a redo are corrections. Version 8 is what
-    `finish` and `post` make."""
+    store: it has corrections, one undone; in version 6 an undo and a redo are corrections. Versions 8 and 10 are what
+    `finish` and `post` make; the directory `main` of 10 has a threshold and a method."""
     with tarfile.open(Path(__file__).parent / "data" / f"store-v{version}.tar.gz") as archive:
         archive.extraction_filter = getattr(tarfile, "data_filter", None)  # since Python 3.11.4
         archive.extractall(folder / f"version-{version}")

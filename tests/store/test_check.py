@@ -201,6 +201,10 @@ BROKEN_POSTED = {
     ),
     "INSERT INTO core.facts SELECT 0, unnest(['nobody', 'is']), 17, person_id, NULL, 'user', NULL FROM core.persons"
     " WHERE name = 'A'": "two facts that contradict each other",
+    "INSERT INTO core.facts (correction_id, kind) VALUES (0, 'twice')": "a fact that says nothing",
+    "INSERT INTO core.facts (correction_id, kind, face_id) VALUES (0, 'twice', 17), (0, 'twice', 17)": (
+        "two facts that contradict each other"
+    ),
     "INSERT INTO core.corrections VALUES (9, 1, 1, 'x', 'api', NULL, '{}', '{}', [], NULL, NULL, NULL,"
     " 1, 1, NULL, NULL)": ("next_correction_id is not above corrections.correction_id"),
     "INSERT INTO core.corrections VALUES (0, 1, 7, 'name', 'api', NULL, '{', '{}', [], NULL, NULL, NULL,"

@@ -24,10 +24,11 @@ from pipeline.errors import (
 )
 from pipeline.jobs.people import People
 from pipeline.jobs.store import Store
+from pipeline.store.catalog import directories
 from pipeline.store.checks.check import check_store
 from pipeline.store.keyed_digests import ERASED
 from pipeline.store.local import LocalStore
-from pipeline.store.records import StoreIdentity
+from pipeline.store.records import Remembered, StoreIdentity
 from pipeline.store.schema import SCHEMA_VERSION
 from tests.cli.report import facepipe
 from tests.store.store_samples import (
@@ -343,6 +344,23 @@ def test_the_scores_of_a_store_of_version_8_belong_to_its_generation(tmp_path: P
         own = client.identity
         assert [(own.weights, own.output_hash, own.embedding_size)] == model
     assert version_of(store) == SCHEMA_VERSION
+
+
+def test_a_store_of_version_10_keeps_its_constraints_and_the_methods_of_its_directories(tmp_path: Path) -> None:
+    store = of_version(10, tmp_path)
+    assert version_of(store) == 10
+    edit(store, "UPDATE core.detections SET x1 = x1 + 100, x2 = x2 + 100 WHERE face_id = 6")  # face 5 is beside it
+    with LocalStore.open(store, command="test") as client:
+        assert check_store(client).problems == []
+        assert [row["kind"] for row in client.read_table("facts").read_all().to_pylist()] == ["is"]
+        assert client.ask(directories.remembered, 1, "main") == Remembered("0.5", 1, "average-link", 0.99)
+        assert client.twice_allowed(1, "main") == set()
+        (name,) = client.read("SELECT path FROM core.media WHERE media_id = 3")["path"].to_pylist()
+        assert People(Store(client, load_settings(environ={}))).allow_twice(name).kind == "allow_twice"
+        assert client.twice_allowed(1, "main") != set()
+    assert version_of(store) == SCHEMA_VERSION
+    with LocalStore.open(store, command="again") as client:
+        assert check_store(client).problems == []
 
 
 def test_a_new_store_has_a_key_of_its_own(tmp_path: Path) -> None:

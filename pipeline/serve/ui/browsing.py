@@ -1,18 +1,21 @@
-"""Browsing: the grid of people, faces with and without a person, and pictures."""
+"""Browsing: the grid of people, faces with and without a person, who is twice on a photo, and pictures."""
 
 from __future__ import annotations
 
+import bisect
 import re
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
+from operator import itemgetter
+from typing import Any, Final
 
 from starlette.responses import Response
 
 from pipeline.errors import PersonUnknown, PictureUnavailable
 from pipeline.extraction.stored_picture import MEDIA_TYPE
-from pipeline.jobs.people import why_unassigned
+from pipeline.jobs.people import WHY_TWICE, why_unassigned
 from pipeline.serve.context import Json
-from pipeline.serve.cursors import cursor, place_after
+from pipeline.serve.cursors import Key, cursor, place_after
 from pipeline.serve.request_parsing import person_id
 from pipeline.serve.responses import tagged_response
 from pipeline.serve.ui.answers import face_json, people_json
@@ -27,6 +30,8 @@ _FACE_COUNT: Final = 60
 _BY_SCORE: Final = "score"
 _FACE_SORTS: Final = ("added", _BY_SCORE)
 _UNASSIGNED: Final = {"open": False, "nobody": True}  # whether a user said that they are nobody's
+_TWICE_COUNT: Final = 20
+_TWICE_ORDER: Final = ("twice",)
 _CACHING: Final = "private, max-age=3600"  # forgotten ones must not be shown for long
 
 
@@ -83,6 +88,37 @@ def unassigned(visit: Visit) -> Json:
         "total": rows[0]["total"] if rows else 0,
         "asOf": as_of,
     }
+
+
+def twice(visit: Visit) -> Json:
+    """People who are twice on a photo: `entries` as `twice_on_photos` has them, of people that the list has."""
+    count, as_of = visit.count(_TWICE_COUNT), stamp(utc_now())
+    place = place_after(visit.query.text("after"), _TWICE_ORDER, (False, 0, ""))
+    table = visit.context.store.twice_on_photos(*visit.place)
+    entries = [[*rows] for _, rows in groupby(table.to_pylist(), itemgetter("entry"))]
+    rest = entries[0 if place is None else bisect.bisect_right(entries, place, key=_place_of) :]
+    listed = visit.listed.rows
+    page = [rows for rows in rest[:count] if rows[0]["person_id"] in listed]  # else it came less than two seconds ago
+    people = people_json(visit, [listed[rows[0]["person_id"]] for rows in page])
+    found = visit.context.store.faces_by_id([row["face_id"] for rows in page for row in rows]).to_pylist()
+    faces_of = {row["face_id"]: face_json(visit, row) for row in found}
+    shown = []
+    for person, rows in zip(people, page, strict=True):
+        faces = [faces_of[row["face_id"]] for row in rows if row["face_id"] in faces_of]
+        if len(faces) > 1:  # else one was deleted meanwhile
+            why = WHY_TWICE.get(rows[0]["said"])
+            shown.append({"person": person, "faces": faces, **({} if why is None else {"said": why})})
+    return {
+        "entries": shown,
+        **({"next": cursor(_TWICE_ORDER, _place_of(rest[count - 1]))} if len(rest) > count else {}),
+        "total": len(entries),
+        "asOf": as_of,
+    }
+
+
+def _place_of(entry: Sequence[Mapping[str, Any]]) -> Key:
+    """The position of an entry of `twice_on_photos` among them."""
+    return entry[0]["said"] is not None, entry[0]["media_id"], entry[0]["person_id"]
 
 
 def picture(visit: Visit) -> Response:

@@ -29,7 +29,10 @@ _KINDS: Final = {
     "hide": (1, MAX_MERGED, False),
     "unhide": (1, MAX_MERGED, False),
     "forget": (1, MAX_MERGED, False),
+    "allow_twice": (0, 0, False),
+    "disallow_twice": (0, 0, False),
 }
+_OF_PHOTOS: Final = frozenset({"allow_twice", "disallow_twice"})
 # Apply to the root, which represents a merged set in the web UI.
 _OF_ROOTS: Final = frozenset({"name", "hide", "unhide", "forget"})
 _NAMING: Final = ("name", "merge")  # kinds that take a name; a merge without one keeps all names
@@ -45,6 +48,8 @@ _TEXTS: Final = {
     "hide": "hiding {who}",
     "unhide": "showing {who} again",
     "forget": "forgetting {who}",
+    "allow_twice": "that people may be twice on a photo",
+    "disallow_twice": "that nobody may be twice on a photo",
     "regroup": "grouping all faces anew",
     "label": "following changed labels",
     "delete": "deleting {gone}",
@@ -159,6 +164,9 @@ def _wish(visit: Visit) -> CorrectionRequest:
         raise BodyInvalid(detail=f"{kind} is about {least} to {most:,} persons")
     if not isinstance(faces, list) or bool(faces) != takes_faces:
         raise BodyInvalid(detail=f"{kind} takes {'a list of' if takes_faces else 'no'} faces")
+    photos = body.get("photos", [])
+    if not isinstance(photos, list) or bool(photos) != (kind in _OF_PHOTOS):
+        raise BodyInvalid(detail=f"{kind} takes {'a list of' if kind in _OF_PHOTOS else 'no'} photos")
     fits = kind in _NAMING if isinstance(name, str) and is_text(name) else name is None and kind != "name"
     if not fits:
         raise BodyInvalid(detail=f"name must be a text of {TEXT_RULE}, and only where kind is name or merge")
@@ -166,13 +174,13 @@ def _wish(visit: Visit) -> CorrectionRequest:
     if not isinstance(shown_under, (str, type(None))):
         raise BodyInvalid(detail="from must be an id")
     person_ids = [checked_person_id(one) for one in persons]
-    face_ids = [_whole(face, "faces") for face in faces]
+    face_ids, media_ids = [_whole(face, "faces") for face in faces], [_whole(photo, "photos") for photo in photos]
     as_of, seen = _moment(body.get("asOf")), None
     shown = person_ids if shown_under is None else [*person_ids, checked_person_id(shown_under)]
     if as_of is not None:
         seen = Seen(as_of, shown, sorted(visit.session.corrections))
     change, anyway = PersonChange(name=name), body.get("anyway") is True
-    return CorrectionRequest(*visit.place, kind, person_ids, face_ids, change, anyway, seen=seen)
+    return CorrectionRequest(*visit.place, kind, person_ids, face_ids, change, anyway, media_ids=media_ids, seen=seen)
 
 
 def _whole(value: object, name: str) -> int:

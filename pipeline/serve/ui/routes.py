@@ -43,6 +43,7 @@ def ui_routes(context: PageContext) -> list[tuple[str, str, Handler]]:
         ("GET", f"{_API}/people/{{person_id}}", route(browsing.person)),
         ("GET", f"{_API}/people/{{person_id}}/faces", route(browsing.faces)),
         ("GET", f"{_API}/unassigned", route(browsing.unassigned)),
+        ("GET", f"{_API}/twice", route(browsing.twice)),
         ("POST", f"{_API}/corrections", route(correcting.correct)),
         ("GET", f"{_API}/corrections", route(correcting.log)),
         ("GET", f"{_API}/corrections/last", route(correcting.last)),

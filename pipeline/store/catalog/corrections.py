@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import fields, replace
 from datetime import datetime
 from typing import Any, Final
@@ -43,6 +43,14 @@ _WANTED: Final = """
 """
 
 
+# The photos of runs on which somebody may be twice, by their bytes.
+TWICE_ALLOWED: Final = """
+    SELECT DISTINCT m.account_id, m.directory, m.sha256
+    FROM core.facts t JOIN core.faces f ON f.face_id = t.face_id JOIN core.media m ON m.media_id = f.media_id
+    WHERE t.kind = 'twice'
+"""
+
+
 def stored_faces(
     catalog: Catalog,
     account_id: int,
@@ -72,6 +80,21 @@ def photos_of_runs(catalog: Catalog, account_id: int, directory: str, media_ids:
         [account_id, directory, list(media_ids)],
     )
     return dict(rows)
+
+
+def copies_of_photos(catalog: Catalog, account_id: int, directory: str, media_ids: Sequence[int]) -> list[int]:
+    """The directory's photos of runs with the bytes of one of these, which are among them."""
+    return catalog.column(
+        "SELECT media_id FROM core.media WHERE account_id = ? AND directory = ? AND run_id IS NOT NULL AND sha256 IN"
+        " (SELECT sha256 FROM core.media WHERE media_id IN (SELECT unnest(?::BIGINT[])))",
+        [account_id, directory, list(media_ids)],
+    )
+
+
+def twice_allowed(catalog: Catalog, account_id: int, directory: str) -> set[str]:
+    """SHA-256 of the photos of a directory on which somebody may be twice."""
+    here = "account_id = ? AND directory = ?"
+    return set(catalog.column(f"SELECT sha256 FROM ({TWICE_ALLOWED}) WHERE {here}", [account_id, directory]))
 
 
 def faces_to_regroup(
@@ -242,6 +265,23 @@ def last_merges(catalog: Catalog, account_id: int, directory: str) -> dict[str, 
             if columns and before[person_id] and "parent_id" in columns:
                 found[person_id] = kind, before[person_id]["parent_id"], columns["parent_id"]
     return found
+
+
+def regrouped(catalog: Catalog, account_id: int, directory: str, person_ids: Iterable[str]) -> dict[str, str]:
+    """Each of these persons -> one of them and those that regroups joined with it: the same for all."""
+    parents = {
+        person_id: parent_id
+        for person_id, (kind, _, parent_id) in last_merges(catalog, account_id, directory).items()
+        if kind == "regroup" and parent_id is not None
+    }
+    tops = {}
+    for person_id in person_ids:
+        seen, top = {person_id}, person_id
+        while (parent := parents.get(top)) is not None and parent not in seen:
+            top = parent
+            seen.add(top)
+        tops[person_id] = top
+    return tops
 
 
 def to_json(rows: Rows, facts: Sequence[Fact] | None = None) -> str:

@@ -184,6 +184,15 @@ def central_faces(catalog: Catalog, paths: Sequence[str]) -> pa.Table:
     )
 
 
+def photos_at(catalog: Catalog, account_id: int, directory: str, paths: Sequence[str]) -> pa.Table:
+    """path, media_id: the latest row of each of these paths in the directory, if there is one."""
+    return catalog.read(
+        "SELECT path, max(media_id) AS media_id FROM core.media WHERE account_id = ? AND directory = ?"
+        " AND path IN (SELECT unnest(?::VARCHAR[])) AND status <> ? GROUP BY path",
+        [account_id, directory, list(paths), DUPLICATE_ROW],
+    )
+
+
 def named_photos(catalog: Catalog, account_id: int, directory: str) -> pa.Table:
     """path, name: the directory's photos with a name from a run, by path."""
     return catalog.read(

@@ -126,6 +126,8 @@ _UPGRADES: Final[dict[int, tuple[str | Callable[[Catalog], None], ...]]] = {
         f'ALTER TABLE core.directories ADD COLUMN "{name}" {schema.TABLES["directories"][name]}'
         for name in ("threshold", "threshold_generation", "method", "precision", "cut")
     ),
+    # 11: constraints of the kind `twice`, which earlier versions would not respect.
+    10: (),
 }
 
 

@@ -13,7 +13,8 @@ from typing import Final
 import pyarrow as pa
 
 from pipeline.store.catalog.connection import Catalog
-from pipeline.store.schema import QUALITY
+from pipeline.store.catalog.corrections import TWICE_ALLOWED
+from pipeline.store.schema import QUALITY, same_face
 from pipeline.types import QUALITIES
 
 _SHOWN: Final = "m.account_id = $account AND (len($runs::VARCHAR[]) = 0 OR list_contains($runs::VARCHAR[], m.run_id))"
@@ -173,22 +174,48 @@ def page_table(
     return catalog.read(sql, used)
 
 
+# Tables for WITH RECURSIVE: `pairs` (one, other, place) of people $1 and $2 (roots), their `sets`, and `together`: the
+# photos that show both of a pair by two faces, unless somebody may be twice on them. $3: generation.
+_PAIRS: Final = f"""
+    pairs AS MATERIALIZED (
+        SELECT unnest($1::UUID[]) AS one, unnest($2::UUID[]) AS other, generate_subscripts($1, 1) AS place
+    ), {_sets_of_roots("SELECT one FROM pairs UNION SELECT other FROM pairs")}, seen AS MATERIALIZED (
+        SELECT s.root, f.media_id, m.path, d.x1, d.y1, d.x2, d.y2
+        FROM core.faces f JOIN sets s ON s.person_id = f.person_id JOIN core.media m ON m.media_id = f.media_id
+        JOIN core.detections d ON d.face_id = f.face_id AND d.generation = $3
+        ANTI JOIN ({TWICE_ALLOWED}) a
+            ON a.account_id = m.account_id AND a.directory = m.directory AND a.sha256 = m.sha256
+    ), together AS MATERIALIZED (
+        SELECT DISTINCT p.place, s.media_id, s.path
+        FROM pairs p JOIN seen s ON s.root = p.one JOIN seen t ON t.root = p.other AND t.media_id = s.media_id
+        WHERE NOT {same_face("s", "t")}
+    )
+"""
+
+
 def known_of_pairs(catalog: Catalog, ones: Sequence[str], others: Sequence[str]) -> pa.Table:
-    """stated, photos: for pairs of people (roots), in the given order, whether a not_same constraint exists, and how
-    many photos show both."""
+    """stated, photos: for pairs of people (roots), in the given order, whether a not_same constraint exists, and the
+    number of `photos_of_pairs`."""
     return catalog.read(
         f"""
-        WITH RECURSIVE pairs AS MATERIALIZED (
-            SELECT unnest($1::UUID[]) AS one, unnest($2::UUID[]) AS other, generate_subscripts($1, 1) AS place
-        ), {_sets_of_roots("SELECT one FROM pairs UNION SELECT other FROM pairs")}, stated AS (
+        WITH RECURSIVE {_PAIRS}, stated AS (
             SELECT a.root AS one, b.root AS other FROM core.facts t JOIN sets a ON a.person_id = t.person_id
             JOIN sets b ON b.person_id = t.other_id WHERE t.kind = 'not_same'
-        ), seen AS MATERIALIZED (SELECT DISTINCT s.root, f.media_id FROM core.faces f JOIN sets s USING (person_id))
-        SELECT (one, other) IN (FROM stated) OR (other, one) IN (FROM stated) AS stated,
-            (SELECT count(*) FROM seen s JOIN seen t USING (media_id) WHERE s.root = one AND t.root = other) AS photos
-        FROM pairs ORDER BY place
+        )
+        SELECT (one, other) IN (FROM stated) OR (other, one) IN (FROM stated) AS stated, coalesce(c.photos, 0) AS photos
+        FROM pairs LEFT JOIN (SELECT place, count(*) AS photos FROM together GROUP BY place) c USING (place)
+        ORDER BY place
         """,
-        [list(ones), list(others)],
+        [list(ones), list(others), catalog.generation],
+    )
+
+
+def photos_of_pairs(catalog: Catalog, ones: Sequence[str], others: Sequence[str]) -> pa.Table:
+    """pair (from 0), media_id, path (null: posted): the photos that show both of a pair of people (roots), by pair.
+    Two boxes that overlap by half are one face; photos on which somebody may be twice do not count."""
+    return catalog.read(
+        f"WITH RECURSIVE {_PAIRS} SELECT place - 1 AS pair, media_id, path FROM together ORDER BY place, media_id",
+        [list(ones), list(others), catalog.generation],
     )
 
 

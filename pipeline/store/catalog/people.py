@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from operator import itemgetter
+from typing import Any, Final
 
 import pyarrow as pa
 
 from pipeline.errors import FaceUnknown
 from pipeline.store.catalog.connection import Catalog
-from pipeline.store.catalog.corrections import last_merges
+from pipeline.store.catalog.corrections import TWICE_ALLOWED, regrouped
 from pipeline.store.catalog.directories import directory_id
-from pipeline.store.schema import QUALITY, embedded
+from pipeline.store.schema import QUALITY, arrow_schema, embedded, same_face
 from pipeline.texts import is_unicode, nfc
 from pipeline.types import NO_FACE, OK
 
@@ -36,6 +38,19 @@ _FACES_OF_PHOTOS: Final = """
     WHERE m.account_id = $2 AND m.directory = $3 AND m.path IS NOT NULL AND f.outcome <> 'removed'
 """
 _PLACE_OF_FACE: Final = f"SELECT -{_SIZE} {_FACES_OF_PHOTOS} AND f.face_id = $4"  # among unassigned faces
+# Of `twice_on_photos`.
+_TWICE: Final = pa.schema(
+    [
+        pa.field("entry", pa.int64()),
+        pa.field("said", pa.string()),
+        *arrow_schema("media", ("media_id", "path", "sha256")),
+        *arrow_schema("persons", ("person_id", "name")),
+        pa.field("face_id", pa.int64()),
+        pa.field("record_id", pa.string()),
+        *arrow_schema("detections", ("x1", "y1", "x2", "y2")),
+        pa.field("pixels", pa.int64()),
+    ]
+)
 # Of `people` with `counted`: a further table, columns and joins.
 _COUNTED: Final = (
     """, shown AS MATERIALIZED (
@@ -201,6 +216,71 @@ def unassigned_faces(
     )
 
 
+def twice_on_photos(
+    catalog: Catalog, account_id: int, directory: str | None = None, run_ids: Sequence[str] = ()
+) -> pa.Table:
+    """Who is twice on a photo of a run, unless that is allowed on it: entry, said, media_id, path, sha256, person_id
+    (the root), name, face_id, record_id, x1, y1, x2, y2, pixels (width * height).
+
+    An entry, numbered from 0, is a person and a photo; its rows are the person's faces, the largest first, without
+    boxes that overlap the largest by half. `said`: a user said so, by a `merge` or of two of the `faces`; null: nobody
+    did. These come first, then by media_id and person_id. Without a directory of all, without runs of all.
+    """
+    of_runs = "AND f.media_id IN (SELECT media_id FROM core.media WHERE run_id IN (SELECT unnest($4::VARCHAR[])))"
+    rows = catalog.read(
+        f"""
+        WITH RECURSIVE up AS (
+            SELECT person_id, parent_id AS root FROM core.persons WHERE parent_id IS NOT NULL
+            UNION SELECT u.person_id, p.parent_id FROM up u JOIN core.persons p ON p.person_id = u.root
+            WHERE p.parent_id IS NOT NULL
+        ), roots AS MATERIALIZED (
+            SELECT u.person_id, u.root FROM up u JOIN core.persons p ON p.person_id = u.root WHERE p.parent_id IS NULL
+        ), shown AS MATERIALIZED (
+            SELECT f.face_id, f.media_id, f.ordinal, f.person_id, coalesce(r.root, f.person_id) AS root
+            FROM core.faces f LEFT JOIN roots r ON r.person_id = f.person_id WHERE f.person_id IS NOT NULL
+                {of_runs if run_ids else ""}
+        ), several AS MATERIALIZED (
+            SELECT media_id, root, min(ordinal) AS largest FROM shown GROUP BY ALL HAVING count(*) > 1
+        ), placed AS MATERIALIZED (
+            SELECT m.directory, m.media_id, m.path, m.sha256, m.width::BIGINT * m.height AS pixels, v.root, v.largest,
+                s.face_id, s.ordinal, s.person_id, d.x1, d.y1, d.x2, d.y2
+            FROM several v JOIN shown s ON s.media_id = v.media_id AND s.root = v.root
+            JOIN core.media m ON m.media_id = v.media_id
+            JOIN core.detections d ON d.face_id = s.face_id AND d.generation = $1
+            ANTI JOIN ({TWICE_ALLOWED}) a
+                ON a.account_id = m.account_id AND a.directory = m.directory AND a.sha256 = m.sha256
+            WHERE m.account_id = $2 AND ($3::VARCHAR IS NULL OR m.directory = $3) AND m.path IS NOT NULL
+        )
+        SELECT f.directory, f.media_id, f.path, f.sha256, f.root::VARCHAR AS person_id, p.name, f.face_id,
+            f.person_id::VARCHAR AS record_id, f.x1, f.y1, f.x2, f.y2, f.pixels,
+            f.face_id IN (SELECT face_id FROM core.facts WHERE kind = 'is') AS stated
+        FROM placed f JOIN placed l ON l.media_id = f.media_id AND l.root = f.root AND l.ordinal = l.largest
+        JOIN core.persons p ON p.person_id = f.root
+        WHERE f.ordinal = f.largest OR NOT {same_face("f", "l")}
+        QUALIFY count(*) OVER (PARTITION BY f.media_id, f.root) > 1 ORDER BY f.media_id, f.root, f.ordinal
+        """,
+        [catalog.generation, account_id, directory, *([list(run_ids)] if run_ids else [])],
+    ).to_pylist()
+    entries = [[*faces] for _, faces in groupby(rows, itemgetter("media_id", "person_id"))]
+    records: dict[str, set[str]] = {}
+    for faces in entries:
+        if len(own := {face["record_id"] for face in faces}) > 1:
+            records.setdefault(faces[0]["directory"], set()).update(own)
+    parts = {k: v for name, own in records.items() for k, v in regrouped(catalog, account_id, name, own).items()}
+    told = [(_who_said(faces, parts), faces) for faces in entries]
+    told.sort(key=lambda entry: (entry[0] is not None, entry[1][0]["media_id"], entry[1][0]["person_id"]))
+    return pa.Table.from_pylist(
+        [{"entry": number, "said": said, **face} for number, (said, faces) in enumerate(told) for face in faces], _TWICE
+    )
+
+
+def _who_said(faces: Sequence[Mapping[str, Any]], parts: Mapping[str, str]) -> str | None:
+    """`said` of an entry. `parts`: as `regrouped`."""
+    if sum(face["stated"] for face in faces) > 1:
+        return "faces"
+    return "merge" if len({parts.get(face["record_id"], face["record_id"]) for face in faces}) > 1 else None
+
+
 def best_faces(catalog: Catalog, person_ids: Sequence[str], count: int) -> pa.Table:
     """Each record's best `count` faces (`_FACES`) with an embedding, by quality."""
     return catalog.read(
@@ -244,18 +324,10 @@ def faces_to_compare(catalog: Catalog, account_id: int, directory: str) -> pa.Ta
         """,
         [directory_id(catalog, account_id, directory), catalog.generation, other],
     )
-    joined: dict[str, str] = {}  # record -> record that a regroup joined it with
-    for record_id, (kind, _, parent_id) in last_merges(catalog, account_id, directory).items():
-        if kind == "regroup" and parent_id is not None:
-            joined[record_id] = parent_id
-    numbers: dict[str, int] = {}
-    groups = []
-    for record_id in table["record_id"].to_pylist():
-        seen = {record_id}
-        while (parent := joined.get(record_id)) is not None and parent not in seen:
-            record_id = parent
-            seen.add(record_id)
-        groups.append(numbers.setdefault(record_id, len(numbers)))
+    records = table["record_id"].to_pylist()
+    tops = regrouped(catalog, account_id, directory, dict.fromkeys(records))
+    numbers = {top: number for number, top in enumerate(dict.fromkeys(tops.values()))}
+    groups = [numbers[tops[record_id]] for record_id in records]
     return table.drop_columns(["record_id"]).append_column("joined", pa.array(groups, pa.int64()))
 
 

@@ -51,12 +51,15 @@ WHERE p.parent_id IS NOT NULL AND v.root_person_id = v.person_id;
 SELECT 'fact of correction ' || correction_id FROM core.facts
 WHERE NOT CASE
     WHEN kind IN ('is', 'is_not') THEN face_id IS NOT NULL AND person_id IS NOT NULL
-    WHEN kind = 'nobody' THEN face_id IS NOT NULL
+    WHEN kind IN ('nobody', 'twice') THEN face_id IS NOT NULL
     ELSE kind = 'not_same' AND coalesce(person_id < other_id, false) END;
 
 -- two facts that contradict each other
 SELECT 'face ' || face_id FROM core.facts
 WHERE kind IN ('is', 'nobody') GROUP BY face_id HAVING count(*) > 1
+UNION ALL
+SELECT 'face ' || face_id FROM core.facts
+WHERE kind = 'twice' GROUP BY face_id HAVING count(*) > 1
 UNION ALL
 SELECT 'face ' || face_id FROM core.facts
 WHERE kind IN ('is', 'is_not') GROUP BY face_id, person_id HAVING count(*) > 1;

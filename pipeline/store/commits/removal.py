@@ -234,15 +234,15 @@ def _blank_photos(catalog: Catalog, media: Sequence[int], status: str) -> None:
 
 def _pass_facts_on(catalog: Catalog, faces: Sequence[int], media: Sequence[int]) -> None:
     """Moves constraints on deleted photos' faces to a remaining photo with identical bytes: the first in the
-    directory whose face has the same person and no constraint. Of several deleted copies, only the first one's
-    constraints move."""
+    directory whose face has the same person and no constraint; that somebody may be twice on it is a constraint for
+    itself. Of several deleted copies, only the first one's constraints move."""
     if not catalog.rows(f"SELECT 1 FROM core.facts WHERE {_THESE_FACES} LIMIT 1", [list(faces)]):
         return
     catalog.execute(
         """
         INSERT INTO core.facts BY NAME
-        SELECT * EXCLUDE (leaving) FROM (
-            SELECT t.* REPLACE (c.face_id AS face_id), f.face_id AS leaving
+        SELECT * EXCLUDE (leaving, of_photo) FROM (
+            SELECT t.* REPLACE (c.face_id AS face_id), f.face_id AS leaving, t.kind = 'twice' AS of_photo
             FROM core.facts t JOIN core.faces f ON f.face_id = t.face_id
             JOIN core.media m ON m.media_id = f.media_id
             JOIN core.media n ON n.sha256 = m.sha256 AND n.account_id = m.account_id AND n.directory = m.directory
@@ -250,9 +250,10 @@ def _pass_facts_on(catalog: Catalog, faces: Sequence[int], media: Sequence[int])
             WHERE t.face_id IN (SELECT unnest($1::BIGINT[])) AND n.run_id IS NOT NULL AND c.outcome <> 'removed'
                 AND n.media_id NOT IN (SELECT unnest($2::BIGINT[]))
                 AND c.person_id IS NOT DISTINCT FROM f.person_id
-                AND c.face_id NOT IN (SELECT face_id FROM core.facts WHERE face_id IS NOT NULL)
-            QUALIFY c.face_id = min(c.face_id) OVER (PARTITION BY f.face_id)
-        ) QUALIFY leaving = min(leaving) OVER (PARTITION BY face_id)
+                AND (c.face_id, of_photo) NOT IN (
+                    SELECT face_id, kind = 'twice' FROM core.facts WHERE face_id IS NOT NULL)
+            QUALIFY c.face_id = min(c.face_id) OVER (PARTITION BY f.face_id, of_photo)
+        ) QUALIFY leaving = min(leaving) OVER (PARTITION BY face_id, of_photo)
         """,
         [list(faces), list(media)],
     )

@@ -13,6 +13,7 @@ import { Review } from "./review.js";
 import { useRoute } from "./router.js";
 import { SignIn } from "./signin.js";
 import { Store } from "./store.js";
+import { Twice } from "./twice.js";
 import { Unassigned } from "./unassigned.js";
 
 const VIEWS = {
@@ -20,6 +21,7 @@ const VIEWS = {
   person: Person,
   unassigned: Unassigned,
   review: Review,
+  "review/twice": Twice,
   recognise: Recognise,
   changes: Changes,
   store: Store,
@@ -36,7 +38,8 @@ function View() {
     first.current = false;
     scrollTo(0, 0);
   }, [route.view, route.id]);
-  const Shown = Object.hasOwn(VIEWS, route.view) ? VIEWS[route.view] : People;
+  const name = [`${route.view}/${route.id}`, route.view].find((one) => Object.hasOwn(VIEWS, one));
+  const Shown = VIEWS[name ?? "people"];
   const key = [route.view, route.id, here].join("/");
   useLayoutEffect(() => forgetShown, [key, JSON.stringify(route.settings)]);
   return html`<main id="main" tabindex="-1" ref=${main}>

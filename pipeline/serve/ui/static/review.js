@@ -7,6 +7,7 @@ import { useKeys } from "./frame.js";
 import { html, useEffect, useState } from "./html.js";
 import { usePaged } from "./paged.js";
 import { href } from "./router.js";
+import { TwiceLink } from "./twice.js";
 
 const AHEAD = 8; // pairs that are there before they are needed
 const PRELOADED = 2; // pairs whose pictures are
@@ -80,6 +81,7 @@ export function Review({ id, settings: { person }, anew }) {
       ${(byNewer || person)
         ? html`<a class="button" href=${href("review")}>Back to the pairs of now</a>`
         : newer && html`<a class="button" href=${href("review", "newer")}>What <bdi>${newer}</bdi> would decide otherwise</a>`}
+      <${TwiceLink} anew=${anew} />
     </header>
     ${byNewer && html`<p class="soft">${list.loading
       ? "Deciding all faces by the newer index. This can take minutes."
