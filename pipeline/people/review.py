@@ -14,6 +14,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from pipeline.config import EVERYBODY, MAX_THRESHOLD
+from pipeline.matching.calibration import Calibration
 from pipeline.matching.match import Matcher
 from pipeline.people.directory import Directory, DirectoryView
 from pipeline.people.rules import NOT_SAME
@@ -21,6 +23,8 @@ from pipeline.store import LocalStore, PersonRecord, overview
 from pipeline.types import IntArray
 
 WALKED: Final = 512  # people walked per page, at most
+WIDER_FMR: Final = 1e-3
+_WIDER: Final = 1.25  # times T, if no table has the rate
 FACES: Final = 4  # compared per person
 _NEIGHBOURS: Final = 16  # per reference; with more it is not distinctive
 _REFERENCES: Final = 4  # searched per merged set
@@ -37,6 +41,14 @@ class LikelyPair:
     compared: int  # pairs of faces
     together: int  # photos that show both
     faces: tuple[list[dict[str, Any]], list[dict[str, Any]]]  # compared, as rows of `best_faces`
+
+
+def wider_threshold(calibration: Calibration, threshold: float, fmr: float = WIDER_FMR) -> float:
+    """The T of a false match rate, as far as the calibration has it, and at least the threshold."""
+    wide = calibration.threshold_near(fmr)
+    if wide is None or threshold == EVERYBODY:
+        wide = _WIDER * threshold
+    return max(threshold, min(wide, MAX_THRESHOLD))
 
 
 def review(

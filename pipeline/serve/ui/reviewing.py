@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Final
 
-from pipeline.config import EVERYBODY, MAX_THRESHOLD
 from pipeline.errors import CorrectionImpossible, ParameterInvalid, ReindexMissing
 from pipeline.matching.calibration import Calibration
 from pipeline.matching.match import Matcher
 from pipeline.people.directory import Directory
-from pipeline.people.review import LikelyPair, compared, review
+from pipeline.people.review import WIDER_FMR, LikelyPair, compared, review, wider_threshold
 from pipeline.serve.context import Json
 from pipeline.serve.ui.answers import face_json, people_json
 from pipeline.serve.ui.context import Visit, stamp
@@ -18,8 +17,6 @@ from pipeline.serve.ui.people_list import PeopleList, cursor_at
 from pipeline.store import Regrouping
 
 _COUNT: Final = 40
-_FMR: Final = 1e-3
-_WIDER: Final = 1.25  # times T, if no table has the rate
 _SHOWN: Final = 500  # pairs, and groups of faces, decided differently
 _FACES: Final = 12  # shown of such a group
 _ORDER: Final = "photos"  # people on most photos first
@@ -32,7 +29,7 @@ def pairs(visit: Visit) -> Json:
     if fmr == 0:
         raise ParameterInvalid(name="fmr", expected="a number above 0, and at most 1")
     threshold = visit.match.threshold
-    wide = _wide(context.calibration, threshold, _FMR if fmr is None else fmr)
+    wide = wider_threshold(context.calibration, threshold, WIDER_FMR if fmr is None else fmr)
     listed = visit.listed
     rest, place_of = listed.walk(_ORDER, after)
     with visit.service.directories.using(*visit.place) as directory:
@@ -132,14 +129,6 @@ def _moved(visit: Visit, listed: PeopleList, directory: Directory, found: Regrou
         }
         for before, after, faces in shown
     ]
-
-
-def _wide(calibration: Calibration, threshold: float, fmr: float) -> float:
-    """The T of a false match rate, as far as the calibration has it, and at least the threshold."""
-    wide = calibration.threshold_near(fmr)
-    if wide is None or threshold == EVERYBODY:
-        wide = _WIDER * threshold
-    return max(threshold, min(wide, MAX_THRESHOLD))
 
 
 def _pair(visit: Visit, listed: PeopleList, pair: LikelyPair) -> Json:

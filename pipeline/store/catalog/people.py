@@ -225,7 +225,7 @@ def faces_to_compare(catalog: Catalog, account_id: int, directory: str) -> pa.Ta
         [directory_id(catalog, account_id, directory), catalog.generation, other],
     )
     joined: dict[str, str] = {}  # record -> record that a regroup joined it with
-    for record_id, (kind, _, parent_id) in last_merges(catalog, account_id, directory).items():
+    for record_id, (_, kind, _, parent_id) in last_merges(catalog, account_id, directory).items():
         if kind == "regroup" and parent_id is not None:
             joined[record_id] = parent_id
     numbers: dict[str, int] = {}
