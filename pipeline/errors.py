@@ -404,7 +404,7 @@ class CorrectionImpossible(RequestError, exit_code=61, http_status=409):
 
 
 class StatedTwoPeople(RequestError, exit_code=62, http_status=409):
-    """{person_id} and {other_id} are stated to be two people (correction {correction_id}, {stated_at}). Nothing was changed; --anyway, or override=true, merges them."""  # noqa: E501
+    """{person_id} and {other_id} are stated to be two people (correction {correction_id}, {stated_at}). Nothing was changed; --anyway, or override=true, merges them.{chain}"""  # noqa: E501
 
 
 class PictureMissing(RequestError, exit_code=63, http_status=409):

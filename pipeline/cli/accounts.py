@@ -159,6 +159,9 @@ def directory() -> None:
 def list_directories(store: Path, account: str | None, as_json: bool) -> None:
     """List directories with their number of identities, and the threshold and method that `regroup` set for them.
 
+    A number that was set for another index, before `reindex swap`, has no effect until it is confirmed: the list says
+    how.
+
     \b
     Examples:
       facepipe directory list --store ~/people
@@ -169,12 +172,14 @@ def list_directories(store: Path, account: str | None, as_json: bool) -> None:
 
     with open_store(store, command="directory list", reading=True) as opened:
         accounts = opened.accounts() if account is None else [find_account(opened, account)]
-    rows = [directory for each in accounts for directory in each.directories]
-    report = [
-        {"account": row.user_id, "directory": row.name, "identities": row.identities, **vars(row.remembered)}
-        for row in rows
-    ]
-    lines = [f"{row.user_id}  {row.name}  {_identities(row.identities)}{_settings(row.remembered)}" for row in rows]
+        rows = [directory for each in accounts for directory in each.directories]
+        notes = [opened.unconfirmed(row.name, row.remembered) for row in rows]
+    report, lines = [], []
+    for row, note in zip(rows, notes, strict=True):
+        kept = {**vars(row.remembered), "unconfirmed": note}
+        report.append({"account": row.user_id, "directory": row.name, "identities": row.identities, **kept})
+        lines.append(f"{row.user_id}  {row.name}  {_identities(row.identities)}{_settings(row.remembered)}")
+        lines += [f"  {note}"] * (note is not None)
     emit({"directories": report}, lines or ["no directories"], as_json)
 
 

@@ -493,7 +493,7 @@ def _log_line(row: LoggedCorrection) -> str:
     people += [f"and {len(row.person_ids) - SHOWN} more"] * (len(row.person_ids) > SHOWN)
     notes = [f"{row.faces} face{'s' * (row.faces > 1)}"] * (row.faces > 0) + ["undone"] * row.undone
     notes += [f"{row.gone} deleted"] * (row.gone > 0)
-    notes += ["although they were stated to be two"] * row.overrode
+    notes += ["although a correction said otherwise"] * row.overrode
     parts = [f"{row.correction_id:>6}", f"{row.made_at:%F %T}", row.origin, kind, ", ".join(people), *notes]
     return "  ".join(filter(None, parts))
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 @click.command()
 @store_option
 @place_options
+@click.option("--only", metavar="WHO", multiple=True, help="Only WHO and the people near WHO; repeatable.")
 @click.option("--decode", is_flag=True, help="Read photos again whose rejected faces would pass now.")
 @click.option("--dry-run", is_flag=True, help="Only show what would change.")
 @click.option("--yes", is_flag=True, help="Don't ask.")
@@ -36,6 +37,7 @@ def regroup(
     store: Path,
     account: str | None,
     directory: str,
+    only: tuple[str, ...],
     decode: bool,
     dry_run: bool,
     yes: bool,
@@ -50,23 +52,27 @@ def regroup(
     --decode faces that a lower quality threshold admits take part, too: their photos are read again. Also works while
     a server is running.
 
+    With --only decides only the faces of one person and of those similar enough to be the same, and changes nobody
+    else. WHO is a name or id, as for `facepipe people`. The directory does not remember the flags of such a regroup.
+
     \b
     Examples:
       facepipe regroup --store ~/people --threshold 0.9 --dry-run
       facepipe regroup --store ~/people --threshold fmr:1e-5
       facepipe regroup --store ~/people --min-cpq 0.4 --decode
       facepipe regroup --store ~/people --method average-link --precision 0.995
+      facepipe regroup --store ~/people --only "Grace Hopper" --method average-link --dry-run
     """
     opened = functools.partial(opened_people, store, account, directory, settings, command="regroup")
     with opened() as people:
-        decoded = _decoded(people) if decode else False
-        answer = people.regroup(decode=decoded, dry_run=dry_run or not yes)
+        decoded = _decoded(people) if decode and not only else decode
+        answer = people.regroup(decode=decoded, only=only, dry_run=dry_run or not yes)
     if not (dry_run or yes) and answer.regrouping is not None and _changes(answer.regrouping):
         for line in regroup_lines(answer):
             click.echo(printable(line), err=True)
         click.confirm("Do this?", abort=True, err=True)  # others can use the store meanwhile
         with opened() as people:
-            answer = people.regroup(decode=decoded)
+            answer = people.regroup(decode=decoded, only=only)
     emit(asdict(answer), regroup_lines(answer), as_json)
 
 
@@ -83,7 +89,8 @@ def regroup_lines(answer: CorrectionAnswer) -> Iterator[str]:
     """What a regroup changes."""
     found = answer.regrouping
     assert found is not None
-    yield f"{found.faces} faces {_by(found)}: " + (
+    of = "" if found.scope is None else f" of {len(found.scope):,} people"
+    yield f"{found.faces} faces{of} {_by(found)}: " + (
         f"{len(found.moves)} move, {len(found.joins)} joins, {len(found.new)} new people, {len(found.gone)} go"
         if _changes(found)
         else "nothing changes"
@@ -107,6 +114,9 @@ def regroup_lines(answer: CorrectionAnswer) -> Iterator[str]:
     yield from (f"gone   {who(person_id)}" for person_id in found.gone)
     for pair in found.kept_apart:
         yield f"apart  {who(pair.person_id)} and {who(pair.other_id)} stay two people: {_REASONS[pair.reason]}"
+    yield from (f"clash  {each.detail}" for each in found.contradictions[:SHOWN])
+    if len(found.contradictions) > SHOWN:
+        yield f"clash  {len(found.contradictions) - SHOWN} more"
     if found.without_picture:
         why = "the photos of what would be a new person can't be read, or their person's other faces have no vector"
         yield f"stay   {numbers(found.without_picture)}: {why}"

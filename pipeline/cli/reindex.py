@@ -123,14 +123,11 @@ def swap(
 
 
 def _thresholds_without_effect(store: Store) -> Iterator[str]:
-    """Lines about directories whose threshold is a number for another index."""
+    """Lines about directories whose threshold or cut is a number for another index."""
     for row in (row for account in store.accounts() for row in account.directories):
-        threshold = row.remembered.threshold
-        if threshold is not None and store.threshold_in(row.remembered) is None:
-            yield (
-                f"threshold  {row.name} of {row.user_id}: {threshold} was for another index and has no effect;"
-                f" `facepipe regroup --directory {row.name} --threshold T` sets one for this"
-            )
+        note = store.unconfirmed(row.name, row.remembered)
+        if note is not None:
+            yield f"threshold  of {row.user_id}: {note}"
 
 
 @reindex.command()

@@ -325,6 +325,7 @@ class People:
         *,
         method: RegroupSettings | None = None,
         decode: bool | pa.Table = False,
+        only: Sequence[str] = (),
         dry_run: bool = False,
         of_run: bool = False,
     ) -> CorrectionAnswer:
@@ -332,14 +333,22 @@ class People:
         answer's `regrouping` lists the changes, in a `dry_run` the possible ones. `of_run` leaves out people who were
         named or corrected, and `undo` only finds it by its number.
 
+        `only`: decides the faces of these people and of those near them, and changes nobody else; the directory then
+        remembers nothing of this regroup. Raises PersonNotFound, PersonAmbiguous, and UsageError with `decode`.
+
         `decode` re-extracts and includes rejected faces that the gate would admit, or is the result of
         `decode_rejected`. Then raises ModelError and DeviceError as well.
         """
+        if only and decode is not False:
+            raise UsageError(message="Rejected faces are read again for the whole directory: leave out --only.")
         if decode is True:
             decode = self.decode_rejected(gate)
         decoded = None if decode is False else decode
         settings = resolve_threshold(self._with_gate(gate), self._store.identity)
         asked = self._regrouping(replace(settings, regroup=method or settings.regroup), gate, method)
+        if only:
+            records = self._records(only)
+            asked = replace(asked, person_ids=[self._found(records, one) for one in only])
         origin = RUN if of_run else USER
         answer = self._store.regroup(replace(asked, dry_run=dry_run, spares_corrected=of_run, origin=origin), decoded)
         if decoded is not None and not dry_run:

@@ -268,14 +268,20 @@ class Store(RunFiles):
 
         return threshold_in_use(remembered, self.identity.calibration, self.generation)
 
+    def unconfirmed(self, directory: str, remembered: Remembered) -> str | None:
+        """A note if the threshold or cut that a directory remembers has no effect until it is confirmed."""
+        from pipeline.people.records import unconfirmed
+
+        return unconfirmed(directory, remembered, self.identity.calibration, self.generation)
+
     def settings_in(self, settings: Settings, directory: str, remembered: Remembered) -> tuple[Settings, str | None]:
         """`settings` with the threshold that the directory remembers, unless a flag gave one; and a note if theirs
-        differ."""
+        differ, or it has to be confirmed."""
         from pipeline.people.records import overridden
 
         own, match = self.threshold_in(remembered), settings.match
         if own is None or own == match.threshold:
-            return settings, None
+            return settings, self.unconfirmed(directory, remembered)
         if "match.threshold" in settings.given:
             return settings, overridden(directory, own, match.threshold)
         made = replace(settings, match=replace(match, threshold=own, threshold_fmr=None))

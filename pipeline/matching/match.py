@@ -32,6 +32,8 @@ _FEW_ROWS: Final = 256
 _PAIRS: Final = 4096
 # Unscored candidates that a thread keeps: 24 MB. Only archives of near-copies reach it.
 _PENDING: Final = 2**20
+# Matches that `all_matching` first looks for.
+_FIRST: Final = 64
 # References per cell (see `Shortlist`).
 _CELL: Final = 512
 
@@ -86,6 +88,17 @@ class Matcher:
     ) -> Nearest:
         """As `top_k`, but always k columns. `matching` leaves out references that do not match, which is faster."""
         return with_room(lambda view: self._nearest(view, queries, k, matching=matching), index.view())
+
+    def all_matching(self, index: ReferenceIndex | IndexView, queries: FloatArray) -> IntArray:
+        """The positions of the references that match any of these queries [m, d], ascending. Raises as `top_k`."""
+        view, k, found = index.view(), _FIRST, [np.empty(0, np.int64)]
+        while len(queries):
+            positions = self.nearest(view, queries, min(k, len(view)), matching=True).positions
+            found.append(positions[positions >= 0])
+            # Where all k match there may be more.
+            queries = queries[positions[:, -1] >= 0] if k < len(view) else queries[:0]
+            k *= 4
+        return np.unique(np.concatenate(found))
 
     def _nearest(self, view: IndexView, queries: FloatArray, k: int, *, matching: bool) -> Nearest:
         norm = check_embeddings(queries, view.embedding_size)

@@ -16,10 +16,11 @@ from pipeline.matching.group import group_faces
 from pipeline.matching.match import Matcher
 from pipeline.matching.once_per_photo import OncePerPhoto
 from pipeline.matching.references import ReferenceIndex
+from pipeline.matching.score import dot_at, exact_dots
 from pipeline.models.registry import REGISTRY
 from pipeline.people.regrouping import ClusteredFace, Group
 from pipeline.store import FaceVector, StoreIdentity
-from pipeline.types import FaceBatch, IntArray
+from pipeline.types import BoolArray, FaceBatch, FloatArray, IntArray
 
 
 def one_by_one(
@@ -55,24 +56,43 @@ def by_average_link(
     cut: float,
     neighbours: int,
 ) -> list[ClusteredFace]:
-    """The faces with their clusters by average link. `vectors`: of each face; `groups`: as `regrouping.changes`."""
+    """The faces with their clusters by average link; none for given faces unlike their person. `vectors`: of each face;
+    `groups`: as `regrouping.changes`."""
     if not faces:
         return []
-    linked, labels, apart = _constraints(faces, groups)
+    embeddings = np.stack([vector.embedding for vector in vectors])
+    calibration = Calibration.from_dict(identity.calibration)
+    alike = _like_their_person(faces, embeddings, dot_at(cut, calibration))
+    taking = [face for face, is_alike in zip(faces, alike, strict=True) if is_alike]
+    linked, labels, apart = _constraints(taking, groups)
     linkage = average_link(
         FacesToLink(
-            embeddings=np.stack([vector.embedding for vector in vectors]),
-            photos=np.array([face.photo for face in faces]),
+            embeddings=embeddings[alike],
+            photos=np.array([face.photo for face in taking]),
             linked=linked,
             labels=labels,
             apart=apart,
         ),
-        Calibration.from_dict(identity.calibration),
+        calibration,
         cut=cut,
         device=device,
         neighbours=neighbours,
     )
-    return _with_clusters(faces, linkage.clusters())
+    clusters = np.full(len(faces), -1)
+    clusters[alike] = linkage.clusters()
+    return _with_clusters(faces, clusters)
+
+
+def _like_their_person(faces: Sequence[ClusteredFace], embeddings: FloatArray, least: float) -> BoolArray:
+    """[n] False: a fixed face whose dot product with its record's reference is below `least`. It stays whatever its
+    cluster; in one it would keep the person's own faces out, or bring those of the person whom it resembles."""
+    references = {face.person_id: row for row, face in enumerate(faces) if face.reference}
+    fixed = [row for row, face in enumerate(faces) if face.fixed and face.person_id in references]
+    theirs = [references[faces[row].person_id] for row in fixed]
+    alike = np.ones(len(faces), bool)
+    alike[fixed] = exact_dots(embeddings[fixed], embeddings[theirs]) >= least
+    alike[list(references.values())] = True
+    return alike
 
 
 def _given(face: ClusteredFace, groups: Mapping[str, Group]) -> str | None:
@@ -89,27 +109,35 @@ def _with_clusters(faces: Sequence[ClusteredFace], clusters: IntArray) -> list[C
 
 
 def _constraints(faces: Sequence[ClusteredFace], groups: Mapping[str, Group]) -> tuple[IntArray, IntArray, IntArray]:
-    """`linked`, `labels` and `apart` of `FacesToLink`. A root's fixed faces are one set, with its references if it has
-    names, external ids, merges or cannot-links."""
-    sets: dict[str, int] = {}  # of roots
+    """`linked`, `labels` and `apart` of `FacesToLink`. A record's fixed faces are one set, with its reference if its
+    root has names, external ids, merges or cannot-links. Merged records are several: they may look unlike."""
+    sets: dict[str, int] = {}  # of records
+    of_root: dict[str, list[int]] = {}
     linked = np.full(len(faces), -1)
     for row, face in enumerate(faces):
-        if (given := _given(face, groups)) is not None:
-            linked[row] = sets.setdefault(given, len(sets))
-    apart = [(sets[root], sets[one]) for root in sets for one in groups[root].against if one in sets]
+        if (root := _given(face, groups)) is not None:
+            linked[row] = sets.setdefault(str(face.person_id), len(sets))
+            if linked[row] not in of_root.setdefault(root, []):
+                of_root[root].append(int(linked[row]))
+    apart = [
+        pair
+        for root, own in of_root.items()
+        for other in groups[root].against
+        for pair in itertools.product(own, of_root.get(other, ()))
+    ]
     alone = itertools.count(len(sets))  # sets of one face that must not be some root's
     for row, face in enumerate(faces):
-        barred = [sets[root] for root in sorted(face.barred) if root in sets]
+        barred = [one for root in sorted(face.barred) for one in of_root.get(root, ())]
         if barred and linked[row] < 0:
             linked[row] = next(alone)
             apart += [(int(linked[row]), one) for one in barred]
     labels = np.full((next(alone), 2), -1)
     number: dict[tuple[object, ...], int] = {}
-    for root, row in sets.items():
-        of_root = tuple(sorted(groups[root].names)), tuple(sorted(groups[root].external_ids))
-        for column, label in enumerate(of_root):
+    for root, own in of_root.items():
+        said = tuple(sorted(groups[root].names)), tuple(sorted(groups[root].external_ids))
+        for column, label in enumerate(said):
             if label:
-                labels[row, column] = number.setdefault(label, len(number))
+                labels[own, column] = number.setdefault(label, len(number))
     return linked, labels, np.array(apart, np.int64).reshape(-1, 2)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
@@ -29,6 +29,7 @@ from pipeline.errors import (
 from pipeline.extraction.images.decode import Decoder
 from pipeline.matching.once_per_photo import photos_with_rule
 from pipeline.people import merging
+from pipeline.people.contradictions import Chains
 from pipeline.people.correction_plan import IS, IS_NOT, NOBODY, TWICE, Plan, has_name
 from pipeline.people.decide import with_priority
 from pipeline.people.directory import Changed, Directories
@@ -127,8 +128,8 @@ class Corrections:
         if request is None:
             with_priority(priority, self._switch, back, committing)
             return None
-        if request.kind != "regroup" or back:
-            raise CorrectionImpossible(detail="Only a regroup comes with a swap.")
+        if request.kind != "regroup" or request.person_ids or back:
+            raise CorrectionImpossible(detail="Only a regroup of all comes with a swap.")
         before, client = self._client.generation, self._client.after_switch()
         corrections = Corrections(client, self._directories, self._decoder, self._settings, committing)
         answer = corrections.make(request, None, priority)
@@ -266,8 +267,8 @@ def _require_allowed(plan: Plan, before: Rows, after: Rows, *, unique_external_i
             raise
         detail = str(exc.fields.get("detail", exc))
         if isinstance(exc, StatedTwoPeople):
-            two = "{person_id} and {other_id} were stated to be two people (correction {correction_id})"
-            detail = two.format_map(exc.fields)
+            two = "{person_id} and {other_id} were stated to be two people (correction {correction_id}).{chain}"
+            detail = two.format_map(exc.fields).removesuffix(".")
         raise UndoBlocked(correction_id=plan.undoes.correction_id, kind=plan.undoes.kind, detail=detail) from exc
 
 
@@ -281,7 +282,13 @@ def _require_merges(plan: Plan, before: Rows, after: Rows) -> None:
         raise CorrectionImpossible(detail=detail)
     broken = broken_constraints(plan.client, plan.directory, parents, set(before.facts))
     for fact in (*broken, *together(plan.directory, parents, stated)):
-        raise StatedTwoPeople(**{name: value for name, value in vars(fact).items() if value is not None})
+        chain = _chains(plan, parents).why_one(str(fact.person_id), str(fact.other_id))
+        raise StatedTwoPeople(chain=chain, **{name: value for name, value in vars(fact).items() if value is not None})
+
+
+def _chains(plan: Plan, parents: Mapping[str, str | None] | None = None) -> Chains:
+    last = plan.client.last_merges(plan.directory.account_id, plan.directory.name)
+    return Chains(plan.directory, last, parents or {})
 
 
 def _answer(plan: Plan, request: CorrectionRequest, change: Change) -> CorrectionAnswer:
@@ -364,16 +371,27 @@ def _sets(plan: Plan, persons: Sequence[PersonRecord]) -> dict[str, set[str]]:
 
 
 def _merge(plan: Plan, persons: Sequence[PersonRecord], request: CorrectionRequest) -> PersonRecord:
-    """Merges the persons; returns the root."""
+    """Merges the persons; returns the root. That one of their faces is not another's of them, it replaces."""
     if request.origin == USER and len(_sets(plan, persons)) < 2:  # `PUT /merge` may repeat a merge
         raise CorrectionImpossible(detail="They are one person already.")
     parents = merging.merged_parents(plan.directory, request.person_ids)
     if request.anyway:  # else `_require_allowed` refuses them
         plan.withdraw(broken_constraints(plan.client, plan.directory, parents))
+    plan.withdraw(_denied_faces(plan, parents))
     for person_id, parent_id in parents.items():
         plan.update(plan.directory.record(person_id), parent_id=parent_id)
     root_id = next(iter(parents.values()), None) or plan.directory.root_id(persons[0].person_id)
     return plan.directory.record(root_id)
+
+
+def _denied_faces(plan: Plan, parents: Mapping[str, str | None]) -> list[Fact]:
+    """The constraints that a face of the people who become one is not another's of them."""
+    ends = (one for pair in parents.items() for one in pair if one is not None)
+    members = {member for one in ends for member in plan.directory.merged_ids(one)}
+    facts = [fact for fact in plan.client.facts_about([], sorted(members)) if fact.kind == IS_NOT]
+    faces = plan.faces([fact.face_id for fact in facts if fact.face_id is not None]) if facts else []
+    theirs = {face.face_id for face in faces if face.person_id in members}
+    return [fact for fact in facts if fact.face_id in theirs]
 
 
 def _unmerge(plan: Plan, request: CorrectionRequest) -> None:
@@ -390,17 +408,20 @@ def _unmerge(plan: Plan, request: CorrectionRequest) -> None:
 def _not_same(plan: Plan, persons: Sequence[PersonRecord]) -> None:
     sets = _sets(plan, persons)
     if len(sets) != 2:
-        raise CorrectionImpossible(detail="They are one person: unmerge them, or split off the faces of one.")
+        chain = _chains(plan).why_one(persons[0].person_id, persons[-1].person_id)
+        detail = f"They are one person: unmerge them, or split off the faces of one.{chain}"
+        raise CorrectionImpossible(detail=detail)
     plan.state([two_people(*sets)])
 
 
 def _move(plan: Plan, faces: Sequence[StoredFace], to: Sequence[PersonRecord]) -> None:
     target = to[0].person_id if to else None
+    root = None if target is None else plan.directory.root_id(target)
     facts = []
     for face in faces:
         plan.move(face, target)
         facts.append(Fact(NOBODY, face.face_id) if target is None else Fact(IS, face.face_id, target))
-        if face.person_id not in (None, target):
+        if face.person_id is not None and plan.directory.root_id(face.person_id) != root:
             facts.append(Fact(IS_NOT, face.face_id, face.person_id))
     plan.state(facts)
     plan.settle([p for p in (target, *(face.person_id for face in faces)) if p is not None])

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from pipeline.config import FMR, nearest_threshold
+from pipeline.config import AVERAGE_LINK, FMR, nearest_threshold
 from pipeline.errors import BadValue, PersonUnknown
 from pipeline.matching.calibration import Calibration
 from pipeline.store import (
@@ -41,14 +41,41 @@ _UUID: Final = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 def threshold_in_use(values: Remembered, calibration: Mapping[str, Any], generation: int) -> float | None:
     """The T of a remembered threshold in a generation with this `calibration` (`StoreIdentity.calibration`); None if
     none is set, if it is a number for another generation's distances, or a rate that the calibration does not know."""
-    if values.threshold is None:
-        return None
-    if not values.threshold.startswith(FMR):
-        return float(values.threshold) if values.threshold_generation == generation else None
+    threshold = of_generation(values, generation).threshold
+    if threshold is None or not threshold.startswith(FMR):
+        return None if threshold is None else float(threshold)
     try:
-        return nearest_threshold(Calibration.from_dict(calibration).threshold_at(float(values.threshold[len(FMR) :])))
+        return nearest_threshold(Calibration.from_dict(calibration).threshold_at(float(threshold[len(FMR) :])))
     except BadValue:
         return None
+
+
+def of_generation(values: Remembered, generation: int) -> Remembered:
+    """What is remembered, without numbers for another generation's distances."""
+    if generation == values.threshold_generation:
+        return values
+    rate = values.threshold is not None and values.threshold.startswith(FMR)
+    # Stores of before have no generation of a cut beside a rate.
+    cut = values.cut if values.threshold_generation is None else None
+    return replace(values, threshold=values.threshold if rate else None, cut=cut)
+
+
+def unconfirmed(directory: str, values: Remembered, calibration: Mapping[str, Any], generation: int) -> str | None:
+    """A note if a directory's threshold or cut has no effect, with the command that confirms it."""
+    used, command, notes = of_generation(values, generation), f"facepipe regroup --directory {directory}", []
+    other = "was set for another index and has no effect: confirm it with"
+    if used.threshold != values.threshold:
+        flag = f"--threshold {values.threshold}"
+        notes.append(f"threshold {values.threshold} {other} `{command} {flag}`, or set `--threshold fmr:RATE`")
+    elif used.threshold is not None and threshold_in_use(values, calibration, generation) is None:
+        notes.append(
+            f"threshold {values.threshold} is no rate of this index's table and has no effect: set another with"
+            f" `{command} --threshold T`"
+        )
+    if used.cut != values.cut:
+        flag = f"--method {AVERAGE_LINK} --cut {values.cut:g}"
+        notes.append(f"cut {values.cut:g} {other} `{command} {flag}`, or set `--precision P`")
+    return " ".join(f'The directory "{directory}": {note}.' for note in notes) or None
 
 
 def overridden(directory: str, own: float, given: float) -> str:

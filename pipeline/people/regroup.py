@@ -1,5 +1,5 @@
-"""Re-clusters the stored faces of a directory and plans the changes: sequentially in the order of the store, or by
-average link.
+"""Re-clusters the stored faces of a directory, or those of some people and whoever is near them, and plans the changes:
+sequentially in the order of the store, or by average link.
 
 Decided without the directory's lock. Photos are decoded only for new persons' pictures. Rejected faces, which have no
 stored vector, take part only if the caller extracted them again.
@@ -16,18 +16,23 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from pipeline.config import AVERAGE_LINK, FMR, MatchSettings, RegroupSettings
+from pipeline.config import AVERAGE_LINK, FMR, MatchSettings, RegroupSettings, nearest_threshold
 from pipeline.errors import CorrectionImpossible
+from pipeline.matching.calibration import Calibration
+from pipeline.matching.match import Matcher
 from pipeline.matching.once_per_photo import photos_with_rule
 from pipeline.people.clustering import by_average_link, cut_of, one_by_one
+from pipeline.people.contradictions import Chains, Place, contradictions, place_of
 from pipeline.people.correction_plan import IS, IS_NOT, NOBODY, Plan, has_name
 from pipeline.people.decide import failed_measures
 from pipeline.people.directory import Directory
-from pipeline.people.records import EVERYBODY, threshold_in_use
+from pipeline.people.records import EVERYBODY, of_generation, threshold_in_use
 from pipeline.people.reference_pictures import Pictures
 from pipeline.people.regrouping import Changes, ClusteredFace, Group, changes
 from pipeline.people.rules import NOT_SAME
+from pipeline.people.suggestions import wider_threshold
 from pipeline.store import (
+    Contradiction,
     CorrectionRequest,
     FaceMove,
     FaceToRegroup,
@@ -41,6 +46,7 @@ from pipeline.store import (
     StoredFace,
 )
 from pipeline.texts import nfc
+from pipeline.types import FloatArray
 
 _CAME_SINCE: Final = {"embedding": None, "reason": "it came into the store after the photos were read"}
 _OTHER_MODEL: Final = {"embedding": None, "reason": "the store answers by another model since its photo was read"}
@@ -50,19 +56,24 @@ def regroup(plan: Plan, request: CorrectionRequest, decoded: pa.Table | None) ->
     """Plans the regroup. `decoded`: faces extracted again (DECODED_SCHEMA). Raises CorrectionImpossible, StoreError."""
     client, pictures = plan.client, plan.pictures
     gate, method = _gate_of(plan, request), _method_of(plan, request)
-    if len(plan.directory) and not request.spares_corrected:
+    partial = bool(request.person_ids)
+    if len(plan.directory) and not (request.spares_corrected or partial):
         plan.remember(_remembered(plan, request, method))
-    known = _Known(client, plan.directory)
-    admitted = known.admitted(gate)
+    asked = [record.person_id for record in plan.directory.those(request.person_ids)]
+    known = _Known(client, plan.directory, with_vectors=not partial)
+    admitted = [] if partial else known.admitted(gate)
     not_decoded = [] if decoded is None else known.take(admitted, decoded, pictures, plan.client.identity.model)
     plan.decoded, plan.known_vectors = known.decoded, known.vectors
     pictures.references = known.references
     groups = known.groups()
-    spared = known.spare_corrected(groups) if request.spares_corrected else set()
-    faces, cut = known.faces_to_cluster(gate, groups, spared), None
+    cut = cut_of(method, client.identity, len(groups)) if method.method == AVERAGE_LINK else None
+    alone = {root for root, group in groups.items() if request.spares_corrected and group.corrected}
+    if partial:
+        alone |= groups.keys() - known.near(asked, gate.threshold if cut is None else cut)
+    alone = known.leave_alone(alone)
+    faces = known.faces_to_cluster(gate, groups, alone)
     vectors = [known.vectors[face.face_id] for face in faces]
-    if method.method == AVERAGE_LINK:
-        cut = cut_of(method, client.identity, len(groups))
+    if cut is not None:
         faces = by_average_link(faces, vectors, groups, client.identity, plan.directory.device, cut, method.neighbours)
     else:
         faces = one_by_one(faces, vectors, groups, client.identity, plan.directory.device, gate.threshold)
@@ -102,7 +113,7 @@ def regroup(plan: Plan, request: CorrectionRequest, decoded: pa.Table | None) ->
     mentioned = touched.union(*changed.kept_apart)
     report = Regrouping(
         threshold=gate.threshold,
-        faces=len(known.vectors),
+        faces=len(faces),
         joins=joins,
         parted=[person_id for person_id, parent_id in parents.items() if parent_id is None],
         moves=[
@@ -122,6 +133,8 @@ def regroup(plan: Plan, request: CorrectionRequest, decoded: pa.Table | None) ->
         precision=method.precision if by_precision else None,
         people=len(groups) if by_precision else None,
         remembered=plan.remembers,
+        scope=known.people_of(groups.keys() - alone) if partial else None,
+        contradictions=known.contradictions(alone if partial else set()),
     )
     plan.said = {"regrouping": report}
     plan.known = {person_id: known.records[person_id] for person_id in touched}
@@ -130,39 +143,70 @@ def regroup(plan: Plan, request: CorrectionRequest, decoded: pa.Table | None) ->
 class _Known:
     """The stored faces, persons and constraints of a directory."""
 
-    def __init__(self, client: LocalStore, directory: Directory) -> None:
+    def __init__(self, client: LocalStore, directory: Directory, *, with_vectors: bool) -> None:
+        """`with_vectors`: reads those of all faces at once, else those that are needed."""
+        self._client = client
+        self._directory, self._calibration = directory, Calibration.from_dict(client.identity.calibration)
         # Read before the faces: a person changed since fails the validation.
         self.records = {record.person_id: record for record in directory.everybody(at_once=EVERYBODY)}
-        self._faces, self.vectors = client.faces_to_regroup(directory.account_id, directory.name)
+        self._faces, self.vectors = client.faces_to_regroup(
+            directory.account_id, directory.name, with_vectors=with_vectors
+        )
         # Leaves out persons whose commit is not in memory yet.
         self._faces = [f for f in self._faces if f.stored.person_id is None or f.stored.person_id in self.records]
         self.stored = {face.stored.face_id: face.stored for face in self._faces}
         self.references = {str(f.stored.person_id): f.stored.face_id for f in self._faces if f.reference}
         self.decoded: dict[int, FaceVector] = {}  # of faces without a stored vector
-        merges = client.last_merges(directory.account_id, directory.name)
+        self._left_out: Set[int] = frozenset()  # nobody's faces
+        self._merges = client.last_merges(directory.account_id, directory.name)
         parents = {person_id: record.parent_id for person_id, record in self.records.items()}
         # A regroup may split what an earlier one joined.
         self._joined = {
             person_id: str(parents[person_id])
-            for person_id, (kind, _, after) in merges.items()
+            for person_id, (_, kind, _, after) in self._merges.items()
             if kind == "regroup" and after is not None and after == parents.get(person_id)
         }
-        self.roots = {p: _top(p, {**parents, **dict.fromkeys(self._joined)}) for p in self.records}
+        self._tops = {person_id: _top(person_id, parents) for person_id in self.records}
+        users = {**parents, **dict.fromkeys(self._joined)}
+        self.roots = {person_id: _top(person_id, users) for person_id in self.records}  # by the merges of users
         self._facts = client.facts_about(list(self.stored), list(self.records))
         self._twice_allowed = client.twice_allowed(directory.account_id, directory.name)
-        self._said = {kind: {fact.face_id for fact in self._facts if fact.kind == kind} for kind in (IS, NOBODY)}
-        # Runs apply it to copies, which have no constraint of their own.
-        nobodys = {_place_of(f) for f in self._faces if f.stored.face_id in self._said[NOBODY]}
-        self._said[NOBODY] |= {
-            f.stored.face_id for f in self._faces if f.stored.person_id is None and _place_of(f) in nobodys
-        }
+        self._said = self._said_of_faces()
         self._is_not: dict[int, list[str]] = {}
-        self._two = [(p, before) for p, (kind, before, _) in merges.items() if kind == "unmerge"]
+        self._two = [(p, before) for p, (_, kind, before, _) in self._merges.items() if kind == "unmerge"]
         for fact in self._facts:
             if fact.kind == NOT_SAME:
                 self._two.append((str(fact.person_id), fact.other_id))
             elif fact.kind == IS_NOT and fact.face_id in self.stored and fact.person_id in self.roots:
-                self._is_not.setdefault(fact.face_id, []).append(fact.person_id)
+                if self.roots[fact.person_id] == self.roots.get(self.stored[fact.face_id].person_id or ""):
+                    self._said[IS].add(fact.face_id)  # a contradiction: it stays
+                else:
+                    self._is_not.setdefault(fact.face_id, []).append(fact.person_id)
+
+    def _said_of_faces(self) -> dict[str, set[int]]:
+        """The faces that were said to be somebody's, and nobody's. Runs apply this to copies, which have no constraint
+        of their own: those that are still this person's or nobody's count as well."""
+        said: dict[str, set[int]] = {IS: set(), NOBODY: set()}
+        whose: dict[Place, set[str | None]] = {}
+        places = {face.stored.face_id: place_of(face) for face in self._faces}
+        for fact in self._facts:
+            if fact.kind in said and fact.face_id is not None:
+                said[fact.kind].add(fact.face_id)
+                root = self.roots.get(fact.person_id or "")
+                if (place := places.get(fact.face_id)) is not None and (root is None) == (fact.kind == NOBODY):
+                    whose.setdefault(place, set()).add(root)
+        for face in self._faces:
+            place, root = places[face.stored.face_id], self._root(face)
+            if place is not None and root in whose.get(place, ()):
+                said[NOBODY if root is None else IS].add(face.stored.face_id)
+        return said
+
+    def contradictions(self, outside: Set[str]) -> list[Contradiction]:
+        """The constraints that contradict each other, but for those of people `outside` (roots) only."""
+        faces = {face.stored.face_id: face for face in self._faces}
+        chains = Chains(self._directory, self._merges)
+        found = contradictions(self._facts, faces, self.roots, self.records, chains)
+        return [each for each in found if not {self.roots.get(one) or "" for one in each.person_ids} <= outside]
 
     def groups(self) -> dict[str, Group]:
         """A group of one person each, by root."""
@@ -185,21 +229,63 @@ class _Known:
                 groups[self.roots[two]].against.add(self.roots[one])
         return groups
 
-    def spare_corrected(self, groups: Mapping[str, Group]) -> set[str]:
-        """The roots of corrected people, with all that regroups joined to them; keeps these joins."""
-        parents = {person_id: record.parent_id for person_id, record in self.records.items()}
-        top_of = {person_id: _top(person_id, parents) for person_id in self.records}
-        tops = {top_of[person_id] for person_id, root in self.roots.items() if groups[root].corrected}
-        self._joined = {person_id: p for person_id, p in self._joined.items() if top_of[person_id] not in tops}
-        return {root for person_id, root in self.roots.items() if top_of[person_id] in tops}
+    def leave_alone(self, roots: Set[str]) -> set[str]:
+        """These roots with all that regroups joined to them; keeps these joins."""
+        found = self._with_joined(roots)
+        self._joined = {person_id: p for person_id, p in self._joined.items() if self.roots[person_id] not in found}
+        return found
+
+    def _with_joined(self, roots: Set[str]) -> set[str]:
+        tops = {self._tops[root] for root in roots}
+        return {root for person_id, root in self.roots.items() if self._tops[person_id] in tops}
+
+    def people_of(self, roots: Set[str]) -> list[str]:
+        """The people, as roots by all merges, the oldest first."""
+        return sorted({self._tops[root] for root in roots}, key=lambda top: self.records[top].seq)
+
+    def near(self, person_ids: Sequence[str], threshold: float) -> set[str]:
+        """The roots of these people and of those near them, with all that regroups joined to them: people whose
+        reference matches one of their faces at this threshold, or one of their references at a wider one. Leaves out
+        nobody's faces unless the nearest reference, at the wider one, is of such a person."""
+        narrow = Matcher(self._calibration, nearest_threshold(threshold))
+        wide = Matcher(self._calibration, wider_threshold(self._calibration, narrow.threshold))
+        found = self._with_joined({self.roots[person_id] for person_id in person_ids if person_id in self.roots})
+        faces = [face for face in self._faces if face.stored.has_embedding]
+        own = [face for face in faces if self._root(face) in found]
+        view = self._directory.view()
+        for matcher, queries in ((narrow, own), (wide, [face for face in own if face.reference])):
+            for position in matcher.all_matching(view.index, self._vectors_of(queries)).tolist():
+                root = self.roots.get(view.person_ids[position])
+                found |= set() if root is None else {root}
+        found = self._with_joined(found)
+        free = [face for face in faces if self._root(face) is None]
+        nearest = wide.nearest(view.index, self._vectors_of(free), 1, matching=True).positions[:, 0].tolist()
+        owners = [None if position < 0 else self.roots.get(view.person_ids[position]) for position in nearest]
+        self._left_out = {face.stored.face_id for face, root in zip(free, owners, strict=True) if root not in found}
+        return found
+
+    def _vectors_of(self, faces: Sequence[FaceToRegroup]) -> FloatArray:
+        self._read([face.stored.face_id for face in faces])
+        vectors = [self.vectors[face.stored.face_id].embedding for face in faces]
+        return np.stack(vectors) if vectors else np.empty((0, self._directory.view().index.embedding_size), np.float32)
+
+    def _read(self, face_ids: Sequence[int]) -> None:
+        """Reads the vectors that it has not yet. Raises CorrectionImpossible, after which it is decided again, if faces
+        were deleted meanwhile."""
+        missing = {face_id for face_id in face_ids if face_id not in self.vectors}
+        self.vectors.update(self._client.face_vectors(sorted(missing)))
+        if not missing <= self.vectors.keys():
+            raise CorrectionImpossible(detail="Faces were deleted meanwhile. Try again.")
 
     def faces_to_cluster(
-        self, gate: MatchSettings, groups: Mapping[str, Group], spared: Set[str]
+        self, gate: MatchSettings, groups: Mapping[str, Group], alone: Set[str]
     ) -> list[ClusteredFace]:
-        """All faces with a vector and no "nobody" constraint (theirs or a copy's), in the order of the store, but for
-        those of `spared` roots."""
-        wanted = self.vectors.keys() - self._said[NOBODY]
-        faces = [f for f in self._faces if f.stored.face_id in wanted and self._root(f) not in spared]
+        """The faces with a vector and no "nobody" constraint (theirs or a copy's), in the order of the store, but for
+        those of the roots that are left `alone` and of nobody far from the others."""
+        left_out = self._said[NOBODY] | self._left_out
+        faces = [f for f in self._faces if self._root(f) not in alone and f.stored.face_id not in left_out]
+        self._read([f.stored.face_id for f in faces if f.stored.has_embedding])
+        faces = [f for f in faces if f.stored.face_id in self.vectors]
         photos = _photos_of_several([f.stored for f in faces], self._twice_allowed)
         return [self._face_to_cluster(face, photo, gate, groups) for face, photo in zip(faces, photos, strict=True)]
 
@@ -265,7 +351,7 @@ class _Known:
             for person_id in losing - getting:
                 leaving = {face_id for face_id in own[person_id] & moves.keys() if face_id not in kept}
                 staying = own[person_id] - leaving
-                if leaving and staying and not staying & self.vectors.keys():
+                if leaving and staying and not any(self.stored[face_id].has_embedding for face_id in staying):
                     more |= leaving
             if not more:
                 return kept
@@ -310,11 +396,6 @@ def _photos_of_several(faces: Sequence[StoredFace], twice_allowed: Set[str]) -> 
     return [photo if counting[photo] > 1 else -1 for photo in photos]
 
 
-def _place_of(face: FaceToRegroup) -> tuple[str | None, int]:
-    """The photo's bytes and the face's place in it: the same for the face of a copy."""
-    return face.stored.sha256, face.ordinal
-
-
 def _gate_of(plan: Plan, request: CorrectionRequest) -> MatchSettings:
     """The gate, with the threshold that the request gives, else the directory's, else the settings'."""
     gate = request.gate or MatchSettings()
@@ -327,7 +408,7 @@ def _gate_of(plan: Plan, request: CorrectionRequest) -> MatchSettings:
 
 def _method_of(plan: Plan, request: CorrectionRequest) -> RegroupSettings:
     """As `_gate_of`. A cut replaces a precision, and the other way around."""
-    typed, own = request.typed, plan.directory.remembered
+    typed, own = request.typed, of_generation(plan.directory.remembered, plan.client.generation)
     made = request.method or RegroupSettings()
     made = replace(made, method=typed.method or own.method or made.method)
     for target in (typed, own):
@@ -340,12 +421,15 @@ def _method_of(plan: Plan, request: CorrectionRequest) -> RegroupSettings:
 
 def _remembered(plan: Plan, request: CorrectionRequest, method: RegroupSettings) -> Remembered:
     """What the directory remembers from now on: what the request gives, else what it did."""
-    made, typed = plan.directory.remembered, request.typed
+    made, typed, generation = plan.directory.remembered, request.typed, plan.client.generation
+    if typed.cut is not None or not (typed.threshold or FMR).startswith(FMR):
+        made = replace(of_generation(made, generation), threshold_generation=generation)  # one for both numbers
     if typed.threshold is not None:
-        generation = None if typed.threshold.startswith(FMR) else plan.client.generation
-        made = replace(made, threshold=typed.threshold, threshold_generation=generation)
+        made = replace(made, threshold=typed.threshold)
     if typed.method == AVERAGE_LINK or typed.precision is not None or typed.cut is not None:
         made = replace(made, precision=None if method.cut is not None else method.precision, cut=method.cut)
+    if made.cut is None and (made.threshold or FMR).startswith(FMR):
+        made = replace(made, threshold_generation=None)
     return replace(made, method=typed.method or made.method)
 
 

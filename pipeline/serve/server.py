@@ -23,7 +23,7 @@ from pipeline.extraction.extractor import BatchExtractor
 from pipeline.extraction.images.decode import Decoder
 from pipeline.jobs.models import load_extractor
 from pipeline.jobs.store import Store
-from pipeline.people.records import overridden
+from pipeline.people.records import overridden, unconfirmed
 from pipeline.people.service import IdentityService
 from pipeline.serve.admin import open_admin_port
 from pipeline.serve.app import make_app, make_authenticator
@@ -88,6 +88,9 @@ def serve(store: Path, settings: Settings, announce: Callable[[Listening], None]
             used = service.match_of(directory.account_id, directory.name).threshold
             if directory.threshold not in (None, used):
                 _log.warning("%s", overridden(directory.name, directory.threshold, used))
+            note = unconfirmed(directory.name, directory.remembered, client.identity.calibration, client.generation)
+            if note is not None:
+                _log.warning("%s", note)
         listening = Listening(urls[0], urls[-1], people)
 
         def on_listening() -> None:

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, field, fields
 from datetime import datetime
 from functools import cached_property
-from typing import Any, Final, TypeAlias, TypedDict
+from typing import Any, Final, NamedTuple, TypeAlias, TypedDict
 
 import pyarrow as pa
 
@@ -407,12 +407,21 @@ class Fact:
     stated_at: datetime | None = None
 
 
+class LastMerge(NamedTuple):
+    """The last correction that set a person's parent."""
+
+    correction_id: int
+    kind: str
+    before: str | None
+    after: str | None
+
+
 @dataclass(frozen=True)
 class Remembered:
     """What the last regroup set for its directory, as columns of core.directories; None: not set."""
 
     threshold: str | None = None  # as typed: a number, or fmr:RATE
-    threshold_generation: int | None = None  # of a number: for whose distances
+    threshold_generation: int | None = None  # of a number and of the cut: for whose distances
     method: str | None = None
     precision: float | None = None
     cut: float | None = None
@@ -632,7 +641,9 @@ class CorrectionRequest:
     # merged set), forget, forget_photos, allow_twice, disallow_twice, regroup, label, undo (undoing an undo is logged
     # as a redo).
     kind: str
-    person_ids: Sequence[str] = ()  # of a move: the person, or empty
+    # Of a move: the person, or empty. Of a regroup: it decides only their faces and those of people near them; empty:
+    # all.
+    person_ids: Sequence[str] = ()
     face_ids: Sequence[int] = ()
     change: PersonChange = NO_CHANGE  # of the persons; for a merge, its root
     anyway: bool = False  # overrides a cannot-link constraint in a merge
@@ -670,6 +681,16 @@ class KeptApart:
 
 
 @dataclass(frozen=True)
+class Contradiction:
+    """Constraints and merges that contradict each other: the faces and people stay as they are."""
+
+    detail: str  # all of them, in words, and the way out
+    corrections: Sequence[int]  # that made them
+    person_ids: Sequence[str]  # in them
+    face_ids: Sequence[int]
+
+
+@dataclass(frozen=True)
 class NotDecoded:
     """A rejected face whose photo could not be extracted again, so it stays rejected."""
 
@@ -704,6 +725,8 @@ class Regrouping:
     precision: float | None = None
     people: int | None = None
     remembered: Remembered | None = None  # by the directory from now on, if it changes
+    scope: Sequence[str] | None = None  # the people (roots) whose faces were decided; None: of the whole directory
+    contradictions: Sequence[Contradiction] = ()
 
 
 @dataclass(frozen=True)

@@ -247,12 +247,14 @@ def _store(path: Path, settings: Settings) -> tuple[list[Finding], str | None]:
         with open_store(path, command="doctor") as store:
             accounts, identity = store.accounts(), store.identity
             directories = [directory for account in accounts for directory in account.directories]
+            notes = [(row, store.unconfirmed(row.name, row.remembered)) for row in directories]
             expected = _expectations(store, settings, directories)
     except FacepipeError as exc:
         return [Finding("store", FAIL, str(exc), f"facepipe check --store {path}")], None
     number = f"{len(accounts)} account{'' if len(accounts) == 1 else 's'}"
     detail = f"{path}: opens; weights {identity.weights}, {number}; `facepipe check` reads all of it"
-    return [Finding("store", OK, detail), *expected], identity.weights
+    left = [Finding("threshold", WARN, f"of {row.user_id}: {note}") for row, note in notes if note is not None]
+    return [Finding("store", OK, detail), *left, *expected], identity.weights
 
 
 def _expectations(store: Store, settings: Settings, directories: Sequence[DirectoryRow]) -> list[Finding]:

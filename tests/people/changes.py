@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow.parquet as pq
 from coded_faces import Shown, photo
 
-from pipeline.config import MatchSettings
+from pipeline.config import AVERAGE_LINK, MatchSettings, RegroupSettings
 from pipeline.jobs.people import People
 from pipeline.jobs.store import Store
 from pipeline.people.service import IdentityService
@@ -78,6 +78,10 @@ CHANGES: Mapping[str, Change] = {
     "move to nobody": Change(lambda p: p.move(4, None), again=False, like="move of a reference"),
     "split": Change(lambda p: p.split("Ann", [1, 3])),
     "regroup": Change(lambda p: p.regroup(MatchSettings(threshold=0.01))),
+    "regroup by average link": Change(
+        lambda p: p.regroup(method=RegroupSettings(AVERAGE_LINK, cut=0.01)), like="regroup"
+    ),
+    "regroup of one": Change(lambda p: p.regroup(MatchSettings(threshold=0.01), only=["Ann"]), like="regroup"),
     "undo": Change(lambda p: p.undo()),
     "forget": Change(lambda p: p.forget("Berta")),
     "forget of a posted one": Change(lambda p: p.forget("Gus")),

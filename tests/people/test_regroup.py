@@ -349,6 +349,29 @@ def test_two_faces_of_a_photo_that_a_user_gave_to_one_person_stay(people: Regrou
     assert {people.owners()[face_id] for face_id in faces} == {two}
 
 
+@pytest.mark.parametrize("cut", [None, RUN_T])
+@pytest.mark.parametrize("named", [False, True])
+def test_a_face_that_a_user_gave_to_another_takes_nobody_along(
+    people: Regrouped, cut: float | None, named: bool
+) -> None:
+    """Neither does its new person lose the faces that are unlike it, nor its former one those that are like it."""
+    two = people.person_of(2)
+    if named:
+        people.correct("name", two, name="Berta")
+    people.correct("move", two, faces=(people.face(Shown(9, 13)),))
+    before = people.partition()
+    assert people.regroup(cut=cut).moves == []
+    assert people.partition() == before
+
+
+@pytest.mark.parametrize("cut", [None, RUN_T])
+def test_merged_people_who_look_unlike_keep_their_faces(people: Regrouped, cut: float | None) -> None:
+    people.correct("merge", people.person_of(3), people.person_of(7))  # on no photo together
+    before = people.partition()
+    assert people.regroup(cut=cut).moves == []
+    assert people.partition() == before
+
+
 def test_without_a_measured_precision_a_cut_must_be_given(store: Path) -> None:
     answer = ask(store, "--method", "average-link", "--yes", exit_code=CorrectionImpossible.exit_code)
     assert "--cut" in answer["message"]

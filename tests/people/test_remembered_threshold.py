@@ -10,11 +10,13 @@ import pytest
 from coded_faces import Shown, photo
 
 from pipeline.config import AVERAGE_LINK, Settings, load_settings
+from pipeline.errors import CorrectionImpossible
 from pipeline.jobs.store import open_store
 from pipeline.matching.calibration import Calibration
-from pipeline.people.records import threshold_in_use
+from pipeline.people.records import of_generation, threshold_in_use, unconfirmed
 from pipeline.people.types import PostRequest
 from pipeline.store.records import Remembered, SearchQuery
+from pipeline.tools import doctor
 from pipeline.types import SilentProgress
 from tests.cli.report import answer, facepipe
 from tests.people.coded_archive import SETTINGS, fill, index_otherwise, reindex, run_over, serving, write_photo
@@ -129,6 +131,63 @@ def test_a_number_is_for_the_distances_of_its_index(store: Path) -> None:
         assert opened.threshold_in(opened.remembered(1, "main")) is None
         opened.switch_generation(back=True)
         assert opened.threshold_in(opened.remembered(1, "main")) == 0
+
+
+def test_after_a_swap_a_number_must_be_confirmed(store: Path) -> None:
+    regroup(store, "--threshold", 0.6)
+    assert directory_of(store)["unconfirmed"] is None
+    index_otherwise(store)
+    swapped = facepipe("reindex", "swap", "--store", store).output
+    asked = "confirm it with `facepipe regroup --directory main --threshold 0.6`, or set `--threshold fmr:RATE`"
+    assert asked in swapped
+    assert asked in directory_of(store)["unconfirmed"]
+    assert asked in facepipe("directory", "list", "--store", store).output
+    findings, _ = doctor._store(store, SETTINGS)
+    assert [(found.subject, found.level) for found in findings if asked in found.detail] == [("threshold", doctor.WARN)]
+    assert any(asked in note for note in notes_of_a_run(store))
+    regroup(store, "--threshold", 0.6)
+    assert directory_of(store)["unconfirmed"] is None
+    assert not any("confirm" in found.detail for found in doctor._store(store, SETTINGS)[0])
+    assert any("has the threshold 0.6" in note for note in notes_of_a_run(store))
+
+
+def notes_of_a_run(store: Path) -> list[str]:
+    """Over nothing new."""
+    progress = Noting()
+    run_over(store.parent / "photos", store, progress)
+    return progress.notes
+
+
+def test_so_must_a_cut(store: Path) -> None:
+    regroup(store, "--method", AVERAGE_LINK, "--cut", 0.5)
+    assert directory_of(store)["threshold_generation"] == 1
+    regroup(store, "--threshold", 0.6)
+    index_otherwise(store)
+    with open_store(store, SETTINGS, command="test") as opened:
+        reindex(opened, "swap")
+    note = directory_of(store)["unconfirmed"]
+    assert "cut 0.5 was set for another index" in note
+    assert "`facepipe regroup --directory main --method average-link --cut 0.5`" in note
+    refused = answer("regroup", "--store", store, "--yes", exit_code=CorrectionImpossible.exit_code)
+    assert "--cut" in refused["message"]  # not by the former cut
+    assert regroup(store, "--cut", 0.4)["cut"] == 0.4
+    kept = directory_of(store)
+    assert (kept["cut"], kept["threshold"], kept["threshold_generation"], kept["unconfirmed"]) == (0.4, None, 2, None)
+    answer("people", "undo", "--store", store, "--yes")
+    kept = directory_of(store)
+    assert (kept["cut"], kept["threshold"], kept["threshold_generation"]) == (0.5, "0.6", 1)
+
+
+def test_numbers_of_another_index_are_left_out() -> None:
+    both = Remembered("0.6", 1, AVERAGE_LINK, None, 0.5)
+    assert of_generation(both, 1) == both
+    assert of_generation(both, 2) == Remembered(None, 1, AVERAGE_LINK)
+    rate = Remembered("fmr:1e-05", 1, AVERAGE_LINK, None, 0.5)
+    assert of_generation(rate, 2) == Remembered("fmr:1e-05", 1, AVERAGE_LINK)
+    former = Remembered("fmr:1e-05", None, AVERAGE_LINK, None, 0.5)  # of a store of before
+    assert of_generation(former, 2) == former
+    assert "no rate of this index's table" in str(unconfirmed("main", former, {}, 2))
+    assert unconfirmed("main", Remembered(), {}, 2) is None
 
 
 def test_a_rate_is_read_from_the_calibration_in_use() -> None:

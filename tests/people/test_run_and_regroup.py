@@ -11,8 +11,10 @@ from coded_faces import Shown
 
 from pipeline.config import AVERAGE_LINK, RegroupSettings
 from pipeline.errors import CorrectionImpossible
+from pipeline.people import corrections, regroup
+from pipeline.people.correction_plan import Plan
 from tests.cli.report import answer
-from tests.people.coded_archive import SETTINGS, fill, run_over, write_photo
+from tests.people.coded_archive import SETTINGS, fill, problems, run_over, serving, write_photo
 
 LINKED = replace(SETTINGS, regroup=RegroupSettings(AVERAGE_LINK, cut=3.9))  # everybody alike is one person
 
@@ -76,3 +78,55 @@ def test_an_unknown_cut_fails_before_the_work(store: Path) -> None:
     with pytest.raises(CorrectionImpossible, match="--cut"):
         one_more(store, settings=by_precision)
     assert people(store) == before
+
+
+@pytest.fixture
+def meanwhile(store: Path, monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
+    """A run over two more photos, of person 1 and of a new one, commits when the first regroup is decided and the
+    directory is not locked yet. The plans that were decided."""
+    folder, decided = store.parent / "meanwhile", []
+    write_photo(folder, "a.png", Shown(1, 7))
+    write_photo(folder, "b.png", Shown(6))
+
+    def decide(plan: Plan, *args: Any) -> None:
+        regroup.regroup(plan, *args)
+        decided.append(plan)
+        if len(decided) == 1:
+            assert run_over(folder, store).persons == 4
+
+    monkeypatch.setattr(corrections, "regroup", decide)
+    return decided
+
+
+METHODS = [("--method", "sequential"), ("--method", AVERAGE_LINK, "--cut", 0.54)]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_regroup_is_decided_again_if_a_run_gave_a_face_to_whom_it_deletes(
+    store: Path, meanwhile: list[Plan], method: tuple[object, ...]
+) -> None:
+    one, _, three = people(store)
+    answer("people", "name", three, "Cid", "--store", store)
+    with serving(store):
+        found = answer("regroup", "--store", store, "--yes", "--min-fsq", 0.95, *method)["regrouping"]
+    assert len(meanwhile) == 2
+    assert one in found["gone"]
+    assert 8 in {move["face_id"] for move in found["moves"]}  # which came meanwhile
+    assert people(store).keys() == {three}
+    assert problems(store) == []
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("only", [False, True])
+def test_a_regroup_stays_valid_if_a_run_only_adds_faces(
+    store: Path, meanwhile: list[Plan], method: tuple[object, ...], only: bool
+) -> None:
+    one, *_ = people(store)
+    with serving(store):
+        words = ("--only", one) if only else ()
+        found = answer("regroup", "--store", store, "--yes", "--threshold", 0.001, *method, *words)["regrouping"]
+        assert (len(meanwhile), len(people(store))) == (1, 4 + len(found["new"]))
+        assert {face["face_id"] for face in answer("people", "photos", one, "--store", store)["faces"]} >= {1, 8}
+        again = answer("regroup", "--store", store, "--yes")["regrouping"]
+    assert (len(meanwhile), again["faces"]) == (2, 8)
+    assert problems(store) == []

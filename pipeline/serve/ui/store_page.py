@@ -11,6 +11,7 @@ from starlette.responses import Response
 
 from pipeline.errors import RouteUnknown
 from pipeline.jobs.expectation import calibration_warning, expectation
+from pipeline.people.records import unconfirmed
 from pipeline.report.page_data import registered_page
 from pipeline.serve.context import Json
 from pipeline.serve.cursors import Key, cursor, place_after
@@ -35,6 +36,8 @@ def store(visit: Visit) -> Json:
     photos, faces, picture_bytes = context.store.counts_of(*visit.place)
     records = sum(row.merged + 1 for row in rows)
     warning = calibration_warning(identity)
+    with visit.service.directories.using(*visit.place) as directory:
+        note = unconfirmed(directory.name, directory.remembered, identity.calibration, context.store.generation)
     return {
         "people": len(rows),
         "hidden": sum(row.hidden for row in rows),
@@ -56,6 +59,7 @@ def store(visit: Visit) -> Json:
         "rates": calibration.thresholds,
         "expectation": str(expectation(calibration, threshold, records)),
         **({} if warning is None else {"warning": warning}),
+        **({} if note is None else {"unconfirmed": note}),
     }
 
 

@@ -19,6 +19,7 @@ from pipeline.store.records import (
     FaceToRegroup,
     FaceVector,
     Fact,
+    LastMerge,
     Remembered,
     Rows,
     StoredFace,
@@ -98,10 +99,10 @@ def twice_allowed(catalog: Catalog, account_id: int, directory: str) -> set[str]
 
 
 def faces_to_regroup(
-    catalog: Catalog, account_id: int, directory: str
+    catalog: Catalog, account_id: int, directory: str, *, with_vectors: bool
 ) -> tuple[list[FaceToRegroup], dict[int, FaceVector]]:
-    """All faces of the directory except removed ones, by photo, largest first; and the stored vectors by face id.
-    Raises StoreDamaged."""
+    """All faces of the directory except removed ones, by photo, largest first; and the stored vectors by face id, or
+    none. Raises StoreDamaged."""
     rows = catalog.rows(
         f"""
         WITH wanted AS MATERIALIZED (SELECT face_id FROM core.faces JOIN core.media USING (media_id)
@@ -116,7 +117,8 @@ def faces_to_regroup(
     )
     own = len(fields(StoredFace))
     faces = [FaceToRegroup(StoredFace(*row[:own]), row[own : own + 3], *row[own + 3 :]) for row in rows]
-    return faces, face_vectors(catalog, [face.stored.face_id for face in faces if face.stored.has_embedding])
+    wanted = [face.stored.face_id for face in faces if with_vectors and face.stored.has_embedding]
+    return faces, face_vectors(catalog, wanted)
 
 
 def rejected_faces(catalog: Catalog, account_id: int, directory: str) -> pa.Table:
@@ -248,12 +250,12 @@ def corrected_since(
     return [CorrectedSince(*row) for row in rows]
 
 
-def last_merges(catalog: Catalog, account_id: int, directory: str) -> dict[str, tuple[str, str | None, str | None]]:
-    """person id -> (kind, old parent, new parent) of the last correction, not undone, that set the person's parent."""
-    found: dict[str, tuple[str, str | None, str | None]] = {}
-    for kind, *texts in catalog.rows(
+def last_merges(catalog: Catalog, account_id: int, directory: str) -> dict[str, LastMerge]:
+    """The last correction, not undone, that set a person's parent, by person id."""
+    found: dict[str, LastMerge] = {}
+    for number, kind, *texts in catalog.rows(
         """
-        SELECT kind, before, after FROM core.corrections c
+        SELECT correction_id, kind, before, after FROM core.corrections c
         WHERE directory_id = ? AND undone_at IS NULL AND undoes IS NULL AND contains(after, '"parent_id"')
         ORDER BY coalesce((SELECT max(r.correction_id) FROM core.corrections r WHERE r.undoes = c.correction_id),
             correction_id)  -- made again, it is later than what was made meanwhile
@@ -263,7 +265,7 @@ def last_merges(catalog: Catalog, account_id: int, directory: str) -> dict[str, 
         before, after = (json.loads(text)["persons"] for text in texts)
         for person_id, columns in after.items():
             if columns and before[person_id] and "parent_id" in columns:
-                found[person_id] = kind, before[person_id]["parent_id"], columns["parent_id"]
+                found[person_id] = LastMerge(number, kind, before[person_id]["parent_id"], columns["parent_id"])
     return found
 
 
@@ -271,7 +273,7 @@ def regrouped(catalog: Catalog, account_id: int, directory: str, person_ids: Ite
     """Each of these persons -> one of them and those that regroups joined with it: the same for all."""
     parents = {
         person_id: parent_id
-        for person_id, (kind, _, parent_id) in last_merges(catalog, account_id, directory).items()
+        for person_id, (_, kind, _, parent_id) in last_merges(catalog, account_id, directory).items()
         if kind == "regroup" and parent_id is not None
     }
     tops = {}

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from coded_faces import Shown
 
-from tests.people.coded_archive import make_store, run_over, write_photo
+from tests.cli.report import answer
+from tests.people.coded_archive import index_otherwise, make_store, run_over, write_photo
 from tests.serve.live import LiveServer
 from tests.serve.ui.browser import Browser
 from tests.serve.ui.conftest import page_server
@@ -30,6 +31,21 @@ def test_counts_and_what_to_expect(browser: Browser) -> None:
     assert (store["model"]["embedder"], store["model"]["encrypted"]) == ("coded", False)
     assert "not known" in store["expectation"]  # nobody calibrated coded faces
     assert "not calibrated" in store["warning"]
+
+
+def test_a_threshold_of_another_index_is_to_be_confirmed(store: Path, browser_at: BrowserAt) -> None:
+    confirm = ("regroup", "--account", "ann", "--store", store, "--threshold", 0.6, "--yes")
+    answer(*confirm)
+    index_otherwise(store)
+    for words, is_set in ((None, True), (("reindex", "swap", "--store", store), False), (confirm, True)):
+        if words is not None:
+            answer(*words)
+        with page_server(store) as server:
+            browser = browser_at(server)
+            browser.sign_in()
+            told = browser.get("store")
+            assert told["thresholdSet"] == is_set
+            assert ("--threshold 0.6`" in told.get("unconfirmed", "")) == (not is_set)
 
 
 def test_runs_and_their_reports(tmp_path: Path, archive: Path, store: Path, browser_at: BrowserAt) -> None:

@@ -19,7 +19,7 @@ export function Changes({ anew }) {
           <tbody>
             ${log.items.map((row) => html`<tr key=${row.correction}>
               <td class="number">${row.correction}</td><td>${time(row.at)}</td>
-              <td><bdi>${row.text}</bdi>${row.undoes && ` (number ${row.undoes})`}${row.overrode && ", although they were stated to be two"}</td>
+              <td><bdi>${row.text}</bdi>${row.undoes && ` (number ${row.undoes})`}${row.overrode && ", although a correction said otherwise"}</td>
               <td>${row.own ? "you" : BY[row.origin]}</td>
               <td>${row.undone
                 ? "undone"

@@ -76,6 +76,7 @@ function Threshold({ store }) {
       <h2 id="threshold">Threshold ${store.threshold.toFixed(3)}</h2>
       <p>${store.expectation}${store.thresholdSet && "; set by a regroup of this directory"}</p>
       ${store.warning && html`<p class="warning">${store.warning}</p>`}
+      ${store.unconfirmed && html`<p class="warning">${store.unconfirmed}</p>`}
       ${store.rates.length > 0 &&
       html`<div class="scrolled" tabindex="0" role="region" aria-labelledby="threshold"><table>
         <thead><tr><th>Strangers that match</th><th class="number">Threshold</th></tr></thead>
