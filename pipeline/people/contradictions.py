@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Final
 
-from pipeline.people.correction_plan import IS_NOT
+from pipeline.people.correction_plan import IS, IS_NOT, NOBODY
 from pipeline.people.directory import Directory
 from pipeline.people.merging import lineage
 from pipeline.people.rules import NOT_SAME
@@ -139,7 +139,7 @@ def _of_copies(
     """Copies of one face that were said to be of several people, or of somebody and of nobody."""
     by_place: dict[Place, list[Fact]] = {}
     for fact in facts:
-        face = faces.get(fact.face_id or 0)
+        face = faces.get(fact.face_id or 0) if fact.kind in (IS, IS_NOT, NOBODY) else None
         if face is not None and (place := place_of(face)) is not None:
             by_place.setdefault(place, []).append(fact)
     found = []

@@ -203,3 +203,10 @@ def make_nobody_else(store: Path) -> None:
     """One more person, whom no contradiction concerns."""
     write_photo(store.parent / "last", "a.png", Shown(6))
     run_over(store.parent / "last", store)
+
+
+def test_a_photo_on_which_somebody_may_be_twice_contradicts_nothing(people: People) -> None:
+    both = next(face.media_id for face in people.faces() if face.face_id == 3)
+    people.correct("move", people.two, faces=(3,))
+    people.correct("allow_twice", media_ids=[both])
+    assert regroup(people).contradictions == []
