@@ -6,6 +6,7 @@ Corrections are made in this process, or by a running server, whose answers refl
 from __future__ import annotations
 
 import csv
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -30,7 +31,9 @@ from pipeline.errors import (
 from pipeline.jobs.accounts import find_account
 from pipeline.jobs.store import Store, Switched, part_of_command
 from pipeline.jobs.store_identity import resolve_threshold, settings_of_store
+from pipeline.runtime.buckets import is_address
 from pipeline.store import (
+    ADD_FACE,
     RUN,
     USER,
     CorrectionAnswer,
@@ -243,6 +246,23 @@ class People:
         """Assigns a face to a person; None: to nobody."""
         return self._correct("move", [] if who is None else [who], [face])
 
+    def add_face(
+        self, photo: str, box: Sequence[float], who: str | None = None, *, name: str | None = None
+    ) -> CorrectionAnswer:
+        """Adds a face that the detector missed, at a box (xyxy in pixels of the upright photo) of the photo at this
+        path: `who`'s, or a new person's with this name. The answer's `tag` says why it has no vector (None: it has
+        one). Also raises ModelError, DeviceError."""
+        path = photo if is_address(photo) else os.path.normpath(Path(photo).expanduser().absolute())
+        rows = self._store.photos("at_paths", self._account_id, self._directory, [path])
+        if not len(rows):
+            raise UsageError(message=f"The directory has no photo {path}: `facepipe run` imports it.")
+        x1, y1, x2, y2 = box
+        media_ids = rows["media_id"].to_pylist()[:1]
+        fields = {"media_ids": media_ids, "box": (x1, y1, x2, y2), "change": PersonChange(name=name)}
+        answer = self._correct(ADD_FACE, [] if who is None else [who], **fields)
+        self._store.clean_up()
+        return answer
+
     def not_same(self, one: str, other: str) -> CorrectionAnswer:
         """States that these are two people."""
         return self._correct("not_same", [one, other])
@@ -340,7 +360,7 @@ class People:
         only reports which. Raises UndoBlocked if something changed since, and CorrectionImpossible if there is none or
         it is undone."""
         answer = self.by_ids("undo", correction_id=correction_id, undo_origin=origin, dry_run=dry_run)
-        if answer.kind in ("regroup", "undo", "redo") and not dry_run:  # vectors may have been removed
+        if answer.kind in ("regroup", ADD_FACE, "undo", "redo") and not dry_run:  # vectors may have been removed
             self._store.clean_up()
         return answer
 

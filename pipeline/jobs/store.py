@@ -35,6 +35,7 @@ from pipeline.report.doubtful_pairs import Alike
 from pipeline.report.page_data import Mentioned, PageData
 from pipeline.runtime.device import HOST
 from pipeline.store import (
+    ADD_FACE,
     AccountSummary,
     Catalog,
     ChangesPage,
@@ -482,7 +483,8 @@ class Store(RunFiles):
     @verb
     def correct(self, request: CorrectionRequest) -> CorrectionAnswer:
         """Corrects whose a face is, or what a person is called. A server's answers reflect it immediately. Raises
-        RequestError if it is impossible, changing nothing."""
+        RequestError if it is impossible, changing nothing. A drawn face needs the models: also raises ModelError,
+        DeviceError."""
         if request.decoded is None:
             return self._correct(request)
         key = self.local.image_key(request.account_id)
@@ -505,10 +507,14 @@ class Store(RunFiles):
         page: tuple[int, int] = _ALL_FACES,
     ) -> pa.Table:
         """Returns the table `what`. Of a directory's photos: `names` from their source, detected_faces, rejected_faces,
-        identities, and a `page` (after, limit) of the unassigned_faces or, with those said to be nobody's,
-        all_unassigned_faces. Of any directory: the central_faces at `paths`, or all records. Raises FaceUnknown."""
+        identities, those at_paths (media_id, path), and a `page` (after, limit) of the unassigned_faces or, with those
+        said to be nobody's, all_unassigned_faces. Of any directory: the central_faces at `paths`, or all records.
+        Raises FaceUnknown."""
         if what in _PAGES:
             return self.local.ask(_PAGES[what], account_id, directory, *page)
+        if what == "at_paths":
+            found = self.local.ask(media.photos, account_id, directory, [], paths or [])
+            return pa.table({"media_id": [photo.media_id for photo in found], "path": [photo.path for photo in found]})
         if what == "central_faces":
             return self.local.ask(media.central_faces, paths or [])
         if what == "records":
@@ -592,8 +598,8 @@ class Store(RunFiles):
 
     def _correct(self, request: CorrectionRequest, decoded: pa.Table | None = None) -> CorrectionAnswer:
         """Corrects in this process."""
-        if self.service is not None:
-            return self.service.correct(request, decoded)
+        if self.service is not None or request.kind == ADD_FACE:
+            return self._recognition().correct(request, decoded)
         answer = self._corrector(self.settled.decode).make(request, decoded)
         self.local.require_unlinked()
         return answer

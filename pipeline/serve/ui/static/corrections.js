@@ -97,9 +97,9 @@ async function isUndone(number, where) {
 
 const share = (some = [], others = []) => some.some((one) => others.includes(one));
 const make = (wish, where) =>
-  once("corrections", wish, where, ({ correction, kind, persons, faces, own }) => {
+  once(wish.photo == null ? "corrections" : `photos/${wish.photo}/faces`, wish, where, ({ correction, kind, persons, faces, own }) => {
     if (!own || correction <= newest || kind !== wish.kind) return false;
-    return !persons || share(persons, wish.persons) || share(faces, wish.faces); // of a blocked one no more is told
+    return !persons || wish.kind === "add_face" || share(persons, wish.persons) || share(faces, wish.faces); // of a blocked one no more is told
   });
 
 // What `enrol` did in a directory is no correction; forgetting the new person takes it back.
