@@ -41,8 +41,9 @@ REPLACED: Final = "replaced"  # its data is deleted: the file changed, and has a
 ACCEPTED_STATUSES: Final = frozenset({OK, NO_FACE, DUPLICATE, DUPLICATE_ROW, FORGOTTEN, REPLACED})
 
 # Outcomes of a face. `recognised`: matched nothing, and the contract forbids inserting it (a further face of a named
-# photo). `removed`: forgotten, its data is deleted.
-Outcome: TypeAlias = Literal["inserted", "matched", "rejected", "recognised", "removed"]
+# photo). `removed`: forgotten, its data is deleted. `drawn`: a user drew it on the photo; it stays so.
+Outcome: TypeAlias = Literal["inserted", "matched", "rejected", "recognised", "removed", "drawn"]
+DRAWN: Final = "drawn"
 # Why a face was not inserted, in order of precedence.
 CENTER_POSE: Final = "center-pose"
 SHARPNESS: Final = "sharpness"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from pipeline.cli.flags import PATH, place_options, settings_options, store_option
+from pipeline.cli.flags import DRAW_FLAGS, PATH, place_options, settings_options, store_option
 from pipeline.cli.groups import CommandGroup
 from pipeline.cli.output import csv_lines, emit, json_list, output_options, printable, write_out
 from pipeline.cli.run import EXIT_REJECTED_INPUTS
@@ -38,7 +38,9 @@ def people() -> None:
     """
 
 
-def _options(*, reading: bool = False, table: bool = False) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def _options(
+    *, reading: bool = False, table: bool = False, flags: tuple[str, ...] = ()
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Adds the options of all these commands; the function gets what opens the people as its first argument."""
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
@@ -49,7 +51,7 @@ def _options(*, reading: bool = False, table: bool = False) -> Callable[[Callabl
         made: Callable[..., None] = command
         if table:
             made = click.option("--csv", "as_csv", is_flag=True, help="Print CSV, with a line of column names.")(made)
-        made = settings_options(("security.master_key_file",))(output_options(made))
+        made = settings_options((*flags, "security.master_key_file"))(output_options(made))
         return store_option(place_options(made))
 
     return decorate
@@ -346,6 +348,45 @@ def move(opened: Opener, face: int, who: str | None, nobody: bool, as_json: bool
         _report(directory.move(face, who), as_json)
 
 
+def _box(_context: click.Context, _option: click.Parameter, text: str) -> tuple[float, float, float, float]:
+    try:
+        x1, y1, x2, y2 = map(float, text.split(","))
+    except ValueError:
+        raise click.BadParameter("give four numbers: X1,Y1,X2,Y2") from None
+    return x1, y1, x2, y2
+
+
+@people.command("add-face")
+@click.argument("photo")
+@click.argument("who", required=False)
+@click.option(
+    "--box",
+    required=True,
+    metavar="X1,Y1,X2,Y2",
+    callback=_box,
+    help="Where it is: the left, upper, right and lower edge, in pixels of the upright photo.",
+)
+@click.option("--new", "new_name", metavar="NAME", help="It is somebody new, of this name.")
+@_options(flags=DRAW_FLAGS)
+def add_face(
+    opened: Opener, photo: str, who: str | None, box: tuple[float, ...], new_name: str | None, as_json: bool
+) -> None:
+    """Say that WHO has a face on PHOTO that the detector missed.
+
+    The detector looks there again, closer. If it finds a face of sufficient quality, the face is recognised from now
+    on. Else it becomes a tag: the photo shows WHO, and nobody is recognised by it. `people undo` removes it.
+
+    \b
+    Examples:
+      facepipe people add-face ~/photos/2009/7.jpg "Grace Hopper" --box 410,96,470,172 --store ~/people
+      facepipe people add-face ~/photos/2009/7.jpg --new "Eileen Collins" --box 80,90,131,150 --store ~/people
+    """
+    if (who is None) == (not new_name):
+        raise UsageError(message="Give WHO or --new NAME.")
+    with opened() as directory:
+        _report(directory.add_face(photo, box, who, name=new_name), as_json)
+
+
 @people.command("not-same")
 @click.argument("who")
 @click.argument("other")
@@ -548,6 +589,8 @@ def _lines(answer: CorrectionAnswer, said: str) -> Iterator[str]:
         yield f"`people undo {answer.undone_by}` makes it again"
     if answer.faces:
         yield numbers(answer.faces)
+    if answer.tag is not None:
+        yield f"a tag, by which nobody is recognised: {answer.tag}"
     for word, persons in (("person", answer.persons), ("gone  ", answer.gone)):
         yield from (f"{word} {person_id}  {answer.names.get(person_id, '')}".rstrip() for person_id in persons[:SHOWN])
         if len(persons) > SHOWN:

@@ -6,6 +6,7 @@ Corrections are made in this process, or by a running server, whose answers refl
 from __future__ import annotations
 
 import csv
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -31,7 +32,9 @@ from pipeline.errors import (
 from pipeline.jobs.accounts import find_account
 from pipeline.jobs.store import Store, Switched, part_of_command
 from pipeline.jobs.store_identity import resolve_threshold, settings_of_store
+from pipeline.runtime.buckets import is_address
 from pipeline.store import (
+    ADD_FACE,
     RUN,
     USER,
     CorrectionAnswer,
@@ -279,6 +282,19 @@ class People:
         """Assigns a face to a person; None: to nobody."""
         return self._correct("move", [] if who is None else [who], [face])
 
+    def add_face(
+        self, photo: str, box: Sequence[float], who: str | None = None, *, name: str | None = None
+    ) -> CorrectionAnswer:
+        """Adds a face that the detector missed, at a box (xyxy in pixels of the upright photo) of the photo at this
+        path: `who`'s, or a new person's with this name. The answer's `tag` says why it has no vector (None: it has
+        one). Also raises ModelError, DeviceError."""
+        who_ids = [] if who is None else [self._found(self._records([who]), who)]
+        x1, y1, x2, y2 = box
+        media_ids, change = [self._photo(photo)], PersonChange(name=name)
+        answer = self.by_ids(ADD_FACE, who_ids, media_ids=media_ids, box=(x1, y1, x2, y2), change=change)
+        self._store.clean_up()
+        return answer
+
     def not_same(self, one: str, other: str) -> CorrectionAnswer:
         """States that these are two people."""
         return self._correct("not_same", [one, other])
@@ -311,13 +327,17 @@ class People:
         return self.by_ids(kind, media_ids=[self._photo(photo)])
 
     def _photo(self, photo: str | int) -> int:
-        """The number of a photo."""
-        at = self._store.photos("at", self._account_id, self._directory, paths=[str(photo)])["media_id"].to_pylist()
+        """The number of a photo. Raises UsageError."""
+        text = str(photo)
+        own = text if is_address(text) else os.path.normpath(Path(text).expanduser().absolute())
+        at = self._store.photos("at", self._account_id, self._directory, paths=[text, own])["media_id"].to_pylist()
         if at:
             return int(at[0])
-        if not re.fullmatch("[0-9]{1,18}", str(photo)):
-            raise UsageError(message=f'There is no photo of a run at {photo} in the directory "{self._directory}".')
-        return int(photo)
+        if not re.fullmatch("[0-9]{1,18}", text):
+            raise UsageError(
+                message=f'The directory "{self._directory}" has no photo {own}: `facepipe run` imports it.'
+            )
+        return int(text)
 
     def regroup(
         self,
@@ -400,7 +420,7 @@ class People:
         only reports which. Raises UndoBlocked if something changed since, and CorrectionImpossible if there is none or
         it is undone."""
         answer = self.by_ids("undo", correction_id=correction_id, undo_origin=origin, dry_run=dry_run)
-        if answer.kind in ("regroup", "undo", "redo") and not dry_run:  # vectors may have been removed
+        if answer.kind in ("regroup", ADD_FACE, "undo", "redo") and not dry_run:  # vectors may have been removed
             self._store.clean_up()
         return answer
 

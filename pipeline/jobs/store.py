@@ -33,6 +33,7 @@ from pipeline.report import page_data
 from pipeline.report.page_data import Mentioned, PageData
 from pipeline.runtime.device import HOST
 from pipeline.store import (
+    ADD_FACE,
     AccountSummary,
     Catalog,
     ChangesPage,
@@ -488,7 +489,8 @@ class Store(RunFiles):
     @verb
     def correct(self, request: CorrectionRequest) -> CorrectionAnswer:
         """Corrects whose a face is, or what a person is called. A server's answers reflect it immediately. Raises
-        RequestError if it is impossible, changing nothing."""
+        RequestError if it is impossible, changing nothing. A drawn face needs the models: also raises ModelError,
+        DeviceError."""
         if request.decoded is None:
             return self._correct(request)
         key = self.local.image_key(request.account_id)
@@ -620,8 +622,8 @@ class Store(RunFiles):
 
     def _correct(self, request: CorrectionRequest, decoded: pa.Table | None = None) -> CorrectionAnswer:
         """Corrects in this process."""
-        if self.service is not None:
-            return self.service.correct(request, decoded)
+        if self.service is not None or request.kind == ADD_FACE:
+            return self._recognition().correct(request, decoded)
         answer = self._corrector(self.settled.decode).make(request, decoded)
         self.local.require_unlinked()
         return answer

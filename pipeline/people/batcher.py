@@ -22,6 +22,7 @@ RETRY_AFTER_S: Final = 1
 @dataclass(frozen=True)
 class _Waiting:
     image: DecodedImage
+    known: pa.Table | None = None  # faces to measure instead of those that are detected
     answer: Future[tuple[pa.Table, float]] = field(default_factory=Future)
 
     @property
@@ -48,10 +49,11 @@ class MicroBatcher:
         """The number of waiting images."""
         return len(self._waiting)
 
-    def extract(self, image: DecodedImage) -> tuple[pa.Table, float]:
-        """Waits for the models. Returns the image's faces (`extractor.face_schema`) and the detector's seconds for its
-        batch. Raises Overloaded at once if too many images wait, and DeviceError."""
-        mine = _Waiting(image)
+    def extract(self, image: DecodedImage, known: pa.Table | None = None) -> tuple[pa.Table, float]:
+        """Waits for the models. Returns the image's faces (`extractor.face_schema`), or the `known` ones
+        (PLACES_SCHEMA), and the detector's seconds for its batch. Raises Overloaded at once if too many images wait,
+        and DeviceError."""
+        mine = _Waiting(image, known)
         with self._changed:
             if self._closed or len(self._waiting) >= self._queue_images:
                 raise Overloaded(retry_after_s=RETRY_AFTER_S)
@@ -77,10 +79,12 @@ class MicroBatcher:
             del batch  # frees its images
 
     def _take(self) -> list[_Waiting]:
-        """Dequeues the next batch, at least one image."""
+        """Dequeues the next batch, at least one image; one with known faces is alone."""
         batch = [self._waiting.popleft()]
         pixels = batch[0].pixels
         while self._waiting and len(batch) < self._limits.batch_images:
+            if batch[0].known is not None or self._waiting[0].known is not None:
+                break
             pixels += self._waiting[0].pixels
             if pixels > self._limits.batch_pixels:
                 break
@@ -88,9 +92,11 @@ class MicroBatcher:
         return batch
 
     def _run(self, batch: list[_Waiting]) -> None:
-        times = StageTimes()
+        times, known = StageTimes(), batch[0].known
         try:
-            tables = self._extractor.extract([waiting.image for waiting in batch], times)
+            images = [waiting.image for waiting in batch]
+            extract = self._extractor.extract
+            tables = extract(images, times) if known is None else extract(images, times, [known])
             answers = list(zip(batch, tables, strict=True))
         except Exception as exc:  # noqa: BLE001 - it goes to the requests that wait for it
             if len(batch) == 1:

@@ -17,6 +17,7 @@ from pipeline.store import (
     FOLDER_DIGITS,
     Change,
     Correction,
+    DrawnFace,
     FaceVector,
     Fact,
     MediaLabel,
@@ -25,11 +26,11 @@ from pipeline.store import (
     Rows,
     StoredFace,
 )
-from pipeline.types import FORGOTTEN, utc_now
+from pipeline.types import DRAWN, FORGOTTEN, utc_now
 
 # Kinds of constraints, besides NOT_SAME. TWICE: somebody may be twice on the photo of the face.
 IS, IS_NOT, NOBODY, TWICE = "is", "is_not", "nobody", "twice"
-Columns: TypeAlias = Mapping[str, Any] | None  # of a person; None: no row
+Columns: TypeAlias = Mapping[str, Any] | None  # of a person or a face; None: no row
 _COUNTS: Final = ("occurrence", "last_occurrence_at", "modified_at")  # changed by posts and runs
 
 
@@ -48,7 +49,8 @@ class Plan:
         # If decided without the lock: the persons that change, or lose or get faces, as read; for `is_outdated`.
         self.known: dict[str, PersonRecord] = {}
         self._persons: dict[str, tuple[Columns, Columns]] = {}  # (before, after), like the two below
-        self._faces: dict[int, tuple[Mapping[str, Any], Mapping[str, Any]]] = {}
+        self._faces: dict[int, tuple[Columns, Mapping[str, Any]]] = {}
+        self._drawn: DrawnFace | None = None
         self._references: dict[str, tuple[int | None, int | None]] = {}
         self._withdrawn: dict[Fact, None] = {}  # an ordered set
         self._stated: list[Fact] = []
@@ -109,6 +111,7 @@ class Plan:
             seqs={person_id: record.seq for person_id, record in stored.items()},
             pictures={p: (self.guid(chosen[p]), file, MEDIA_TYPE) for p, file in pictures.items() if file is not None},
             vectors=self.vectors(list(chosen.values())),
+            drawn=self._drawn,
             admitted={face_id: self.decoded[face_id].embedding for face_id in self._faces if face_id in self.decoded},
             undoes=None if last is None else last.undoes or last.correction_id,
             deleted=self.deleted,
@@ -184,8 +187,15 @@ class Plan:
         """Assigns the face to a person or, with None, to nobody."""
         if face.person_id != person_id:
             outcome = "recognised" if person_id is None else "matched"
+            outcome = DRAWN if face.outcome == DRAWN else outcome
             new = {**dict.fromkeys(FACE_COLUMNS), "person_id": person_id, "outcome": outcome}
             self._faces[face.face_id] = {name: getattr(face, name) for name in FACE_COLUMNS}, new
+
+    def draw(self, drawn: DrawnFace, face: StoredFace) -> None:
+        """Adds a face. `face`: as it will be stored."""
+        self._drawn = drawn
+        self._faces[face.face_id] = None, {name: getattr(face, name) for name in FACE_COLUMNS}
+        self.new_faces.append(face)
 
     def state(self, facts: Sequence[Fact]) -> None:
         """Adds constraints; removes those that they contradict."""

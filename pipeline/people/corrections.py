@@ -33,6 +33,7 @@ from pipeline.people.contradictions import Chains
 from pipeline.people.correction_plan import IS, IS_NOT, NOBODY, TWICE, Plan, has_name
 from pipeline.people.decide import with_priority
 from pipeline.people.directory import Changed, Directories
+from pipeline.people.drawn_faces import add_face
 from pipeline.people.labels import labels_followed
 from pipeline.people.reference_pictures import Pictures
 from pipeline.people.regroup import regroup
@@ -47,6 +48,7 @@ from pipeline.people.rules import (
 )
 from pipeline.people.undo import undo
 from pipeline.store import (
+    ADD_FACE,
     LABEL,
     NO_CHANGE,
     USER,
@@ -102,8 +104,8 @@ class Corrections:
         self, request: CorrectionRequest, decoded: pa.Table | None = None, priority: Executor | None = None
     ) -> CorrectionAnswer:
         """Makes a correction durably. Raises RequestError (nothing is changed) and StoreError. `decoded`: for a
-        regroup, rejected faces extracted again (DECODED_SCHEMA). `priority`: executor for the commit of a large
-        correction."""
+        regroup, rejected faces extracted again (DECODED_SCHEMA); for a drawn face, what `find_face` found.
+        `priority`: executor for the commit of a large correction."""
         free = request.kind in _DECIDED_FREE
         locked = not free or (request.kind == "undo" and request.dry_run)  # a dry run needs no pictures
         required = request.kind != "forget_photos"
@@ -199,6 +201,8 @@ class Corrections:
         plan = Plan(pictures)
         if request.kind == "regroup":
             regroup(plan, request, decoded)
+        elif request.kind == ADD_FACE:
+            add_face(plan, request, decoded)
         else:
             _decide(plan, request)
         return plan
@@ -294,7 +298,7 @@ def _chains(plan: Plan, parents: Mapping[str, str | None] | None = None) -> Chai
 def _answer(plan: Plan, request: CorrectionRequest, change: Change) -> CorrectionAnswer:
     """The answer, before the commit."""
     before, after, last = change.before, change.after, plan.undoes
-    owners = [row["person_id"] for row in after.faces.values() if row["person_id"]]
+    owners = [person_id for person_id in after.owners.values() if person_id]
     others = sorted(before.person_ids | after.person_ids)
     mentioned = dict.fromkeys([*owners, *after.persons, *after.references, *others])
     gone = dict.fromkeys(change.gone)

@@ -58,12 +58,12 @@ class Pictures:
 
     def pick(self, person_id: str, faces: Sequence[StoredFace]) -> int | None:
         """The best face with a picture. If none has: raises PictureMissing or CorrectionImpossible if `required`, else
-        the best with a vector, or None."""
+        the best with a vector, or None. A person with only tags has none."""
         if not self._locked:
             self.find(faces)
         able = best_first(faces)
         if not able:
-            if not self._required:
+            if not self._required or all(face.is_tag for face in faces):
                 return None
             detail = f"The person {person_id} would have only faces of too low a quality, of which no vector is stored."
             raise CorrectionImpossible(detail=detail)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -22,6 +23,7 @@ from pipeline.people.background import Housekeeper, LongWork
 from pipeline.people.batcher import MicroBatcher
 from pipeline.people.corrections import LONG, Corrections
 from pipeline.people.directory import Directories
+from pipeline.people.drawn_faces import find_face, is_measured_by
 from pipeline.people.posts import PostHandler
 from pipeline.people.shards import Enrolment
 from pipeline.people.types import PersonView, PostRequest, PostResult, StoredImage
@@ -29,6 +31,7 @@ from pipeline.people.views import person_views
 from pipeline.runtime.device import resolve_device
 from pipeline.runtime.shared_lock import SharedLock
 from pipeline.store import (
+    ADD_FACE,
     Candidate,
     Catalog,
     CorrectionAnswer,
@@ -61,6 +64,7 @@ class IdentityService:
         self._long_work = LongWork("corrections")
         self._corrections = Corrections(client, self.directories, decoder, settings.serve)
         self._shard_work = LongWork("shards")
+        self._min_face_px = settings.detect.min_face_px
         self._enrolment: Enrolment | None = None  # of the run whose shards are committed
         self._housekeeper = Housekeeper(client, self.directories)
 
@@ -184,8 +188,20 @@ class IdentityService:
         self._housekeeper.note_change()
         if self._is_long(request):
             return self._long_work.do(self._corrections.make, request, decoded, self._long_work.priority)
+        if request.kind == ADD_FACE:
+            return self._add_face(request)
         with self._generation.shared():
             return self._corrections.make(request, decoded)
+
+    def _add_face(self, request: CorrectionRequest) -> CorrectionAnswer:
+        place = request.account_id, request.directory
+        while True:
+            with self.directories.using(*place) as opened:
+                extract, least = self.batcher.extract, self._min_face_px
+                found = find_face(self._client, opened, request, self._decoder, extract, least)
+            with self._generation.shared():
+                if is_measured_by(self._client.identity.model, found):  # else found before a switch to another model
+                    return self._corrections.make(replace(request, gate=self.match_of(*place)), found)
 
     def _is_long(self, request: CorrectionRequest) -> bool:
         """Whether it may change thousands of faces. An undo is long if its correction was; its dry run never queues."""

@@ -19,7 +19,7 @@ def undo(plan: Plan, request: CorrectionRequest) -> None:
     last = _wanted(plan, request)
     known = plan.directory.of({*last.after.persons, *last.after.references, *_owners(last)})
     last = plan.undoes = _by_this_model(plan, last, request) if last.by_other_model else last
-    for what in (*_changed_since(plan, last), *_lost_vectors(last)):
+    for what in (*_lost_faces(last), *_changed_since(plan, last), *_lost_vectors(last)):
         raise UndoBlocked(correction_id=last.correction_id, kind=last.kind, detail=what)
     wanted = [face_id for face_id in last.before.references.values() if face_id is not None]
     by_id = {face.face_id: face for face in plan.faces(wanted)}
@@ -49,15 +49,15 @@ def _wanted(plan: Plan, request: CorrectionRequest) -> Correction:
 
 def _owners(last: Correction) -> set[str]:
     """The persons that it moved faces from and to."""
-    moved = (*last.before.faces.values(), *last.after.faces.values())
-    return {str(columns["person_id"]) for columns in moved if columns["person_id"] is not None}
+    moved = (*last.before.owners.values(), *last.after.owners.values())
+    return {person_id for person_id in moved if person_id is not None}
 
 
 def _by_this_model(plan: Plan, last: Correction, request: CorrectionRequest) -> Correction:
     """The correction as if made with the current model and references. The undo restores each person's former
     reference. If that has no vector by this model, or a posted face replaced it, the current one stays; if that is no
     longer the person's, the best face follows."""
-    owners = {face_id: columns["person_id"] for face_id, columns in last.before.faces.items()}  # after the undo
+    owners = dict.fromkeys(last.before.faces) | last.before.owners  # after the undo
     persons = sorted(last.after.references.keys() | _owners(last))
     references = plan.client.reference_faces(persons)
     own: dict[str | None, dict[int, StoredFace]] = {person_id: {} for person_id in persons}
@@ -115,9 +115,10 @@ def _changed_since(plan: Plan, last: Correction) -> Iterator[str]:
     for face_id in sorted(shown - {face.face_id for face in there}):
         yield f"the face {face_id} is gone"
     for face in there:
-        if any(getattr(face, name) != value for name, value in after.faces.get(face.face_id, {}).items()):
+        columns = after.faces.get(face.face_id) or {}
+        if any(getattr(face, name) != value for name, value in columns.items()):
             yield f"the face {face.face_id} was moved"
-    owners = {face_id: (before.faces[face_id]["person_id"], now["person_id"]) for face_id, now in after.faces.items()}
+    owners = {face_id: (before.owners.get(face_id), person_id) for face_id, person_id in after.owners.items()}
     people = {person_id for pair in owners.values() for person_id in pair if person_id is not None}
     references = plan.client.reference_faces(sorted(people | after.references.keys()))
     for person_id, reference in after.references.items():
@@ -144,12 +145,18 @@ def _changed_since(plan: Plan, last: Correction) -> Iterator[str]:
             yield f'the constraint "{other.kind}" (correction {other.correction_id}) was stated'
 
 
+def _lost_faces(last: Correction) -> list[str]:
+    """Text if a drawn face cannot be added again: its undo deleted it, with its vector."""
+    return ["the drawn face was deleted: draw it again"] if None in last.after.faces.values() else []
+
+
 def _lost_vectors(last: Correction) -> list[str]:
     """Text if a regroup cannot be redone: its undo deleted the vectors of faces that it had admitted."""
     if last.what != "regroup" or last.kind == "regroup":
         return []
-    rejected = [face_id for face_id, now in last.after.faces.items() if now["outcome"] == "rejected"]
-    admitted = [face_id for face_id in rejected if last.before.faces[face_id]["outcome"] != "rejected"]
+    before, after = last.before.faces, last.after.faces
+    rejected = [face_id for face_id, now in after.items() if now and now["outcome"] == "rejected"]
+    admitted = [face_id for face_id in rejected if (was := before[face_id]) and was["outcome"] != "rejected"]
     return [f"the vectors of {len(admitted)} faces were deleted: run `regroup --decode` again"] if admitted else []
 
 

@@ -20,10 +20,11 @@ import pyarrow as pa
 from pipeline.config import SEQUENTIAL, MatchSettings, RegroupSettings
 from pipeline.store.files.segments import Segment
 from pipeline.store.schema import TABLES, arrow_schema
-from pipeline.types import FORGOTTEN, FloatArray, IntArray, Measured
+from pipeline.types import DRAWN, FORGOTTEN, FloatArray, IntArray, Measured
 
 USER, API, LABEL, RUN = "user", "api", "label", "run"  # origins of changes
 INSERT, UPDATE, MERGE = "insert", "update", "merge"  # kinds of changes; INSERT only inserts and counts
+ADD_FACE: Final = "add_face"  # adds a face that a user drew
 # Kinds that delete persons with all their data, or photos.
 NEVER_UNDONE: Final = frozenset(
     {"delete", "delete_merged", "delete_directory", "forget", "forget_photos", "replace_photos"}
@@ -369,6 +370,36 @@ class StoredFace:
         """Of the box, in square pixels."""
         return (self.x2 - self.x1) * (self.y2 - self.y1)
 
+    @property
+    def is_tag(self) -> bool:
+        """Whether a user drew it and it has no vector."""
+        return self.outcome == DRAWN and not self.has_embedding
+
+
+@dataclass(frozen=True)
+class StoredPhoto:
+    """A photo of a run."""
+
+    media_id: int
+    path: str
+    sha256: str
+    pixel_hash: str | None
+    width: int
+    height: int
+    next_ordinal: int  # of a face to add: at least 1, above those of all photos of the account with these bytes
+
+
+@dataclass(frozen=True)
+class DrawnFace:
+    """A face that a user drew on a photo."""
+
+    face_id: int
+    media_id: int
+    ordinal: int
+    fields: Mapping[str, Any]  # box, landmarks, confidence and qualities; all but the box None for a tag
+    embedding: FloatArray | None  # [d] float32; None: a tag
+    measured: Measured | None  # by the other generation if there is one
+
 
 @dataclass(frozen=True)
 class LabelledPhoto:
@@ -432,7 +463,7 @@ class Rows:
     """Exactly the rows and columns that a correction changes, before or after it."""
 
     persons: Mapping[str, Mapping[str, Any] | None] = field(default_factory=dict)  # by id; None: missing
-    faces: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)  # by face id
+    faces: Mapping[int, Mapping[str, Any] | None] = field(default_factory=dict)  # by face id; None: missing
     references: Mapping[str, int | None] = field(default_factory=dict)  # person id -> face id
     facts: Sequence[Fact] = ()
     remembered: Remembered | None = None  # by the directory; None: it does not change
@@ -451,12 +482,17 @@ class Rows:
             texts["remembered"] = encode(vars(self.remembered))
         return texts
 
+    @property
+    def owners(self) -> dict[int, str | None]:
+        """Face id -> person; without missing faces."""
+        return {face_id: row["person_id"] for face_id, row in self.faces.items() if row is not None}
+
     @cached_property
     def person_ids(self) -> set[str]:
         """All persons in the rows."""
         shown: set[str | None] = {*self.persons, *self.references}
         shown.update(columns["parent_id"] for columns in self.persons.values() if columns and "parent_id" in columns)
-        shown.update(columns["person_id"] for columns in self.faces.values())
+        shown.update(self.owners.values())
         shown.update(person_id for fact in self.facts for person_id in (fact.person_id, fact.other_id))
         return {person_id for person_id in shown if person_id is not None}
 
@@ -482,6 +518,7 @@ class Change:
     pictures: Mapping[str, Picture] = field(default_factory=dict)  # by person, of new references with a picture
     vectors: Mapping[int, FaceVector] = field(default_factory=dict)  # of new references, by face id
     admitted: Mapping[int, FloatArray] = field(default_factory=dict)  # vectors of formerly rejected faces, by face id
+    drawn: DrawnFace | None = None  # a new face; one that `after` has as missing is deleted
     # As `vectors`, by the other generation if there is one: its model measured the faces.
     measured: Mapping[int, Measured] = field(default_factory=dict)
     undoes: int | None = None  # of undo and redo: the affected correction
@@ -638,17 +675,17 @@ class CorrectionRequest:
     account_id: int
     directory: str
     # name, update, hide, unhide, merge, unmerge, split, move, not_same, delete (a record), delete_merged (its whole
-    # merged set), forget, forget_photos, allow_twice, disallow_twice, regroup, label, undo (undoing an undo is logged
-    # as a redo).
+    # merged set), forget, forget_photos, allow_twice, disallow_twice, add_face, regroup, label, undo (undoing an undo
+    # is logged as a redo).
     kind: str
-    # Of a move: the person, or empty. Of a regroup: it decides only their faces and those of people near them; empty:
-    # all.
+    # Of a move or add_face: the person, or empty. Of a regroup: it decides only their faces and those of people near
+    # them; empty: all.
     person_ids: Sequence[str] = ()
     face_ids: Sequence[int] = ()
-    change: PersonChange = NO_CHANGE  # of the persons; for a merge, its root
+    change: PersonChange = NO_CHANGE  # of the persons; for a merge, its root; for add_face, only a new person's name
     anyway: bool = False  # overrides a cannot-link constraint in a merge
     origin: str = USER
-    gate: MatchSettings | None = None  # of regroup and label
+    gate: MatchSettings | None = None  # of regroup, label and add_face
     method: RegroupSettings | None = None  # of regroup; None: sequential
     spares_corrected: bool = False  # of regroup: leaves out people who were named or corrected
     typed: Remembered = Remembered()  # of regroup: what its user gave, which the directory remembers
@@ -656,7 +693,8 @@ class CorrectionRequest:
     decoded: str | None = None  # of regroup, to a server: file with faces extracted again
     correction_id: int | None = None  # of undo; None: the last of `undo_origin` in force
     undo_origin: str = USER
-    media_ids: Sequence[int] = ()  # of forget_photos, allow_twice and disallow_twice
+    media_ids: Sequence[int] = ()  # of forget_photos, allow_twice, disallow_twice and add_face
+    box: tuple[float, float, float, float] | None = None  # of add_face: xyxy in pixels of the upright photo
     labels: Sequence[LabelChange] = ()  # of label: the source's current labels
     seen: Seen | None = None  # None: not validated
 
@@ -791,6 +829,7 @@ class CorrectionAnswer:
     made_at: datetime | None = None  # UTC; of an undo: when the undone correction was made
     undone_by: int | None = None  # the undo; undoing that restores it
     names: Mapping[str, str] = field(default_factory=dict)  # of the persons and deleted ones
+    tag: str | None = None  # of add_face: why the face has no vector
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,11 @@ from pipeline.types import DecodedImage, FloatArray
 
 SIDE = 64  # pixels of the place that each face has in a photo
 _CODE = 24  # bytes: eight pixels
+_SEEN, _MISSED = 255, 254  # marks of faces
+_PAINT = (0, 255, 0)
+PAINTED = slice(12, 48)  # rows and, in the face's place, columns of a missed face
 _SPREAD = 0.2  # the distance, about, of two photos of one person; of two persons it is about sqrt(2)
+_BOX = ("x1", "y1", "x2", "y2")
 JPEG = b"\xff\xd8\xff\xe0"
 
 
@@ -36,6 +40,7 @@ class Shown:
     person: int
     variant: int = 0
     quality: float = 0.9
+    missed: bool = False  # on the whole photo: it is detected in a part of it only
 
     def code(self) -> bytes:
         return np.array([self.person, self.variant, round(self.quality * 1000)], "<i8").tobytes()
@@ -58,13 +63,16 @@ def pixels(*faces: Shown) -> np.ndarray:
     made = np.zeros((SIDE, SIDE * max(1, len(faces)), 3), np.uint8)
     for place, face in enumerate(faces):
         made[0, place * SIDE : place * SIDE + _CODE // 3] = np.frombuffer(face.code(), np.uint8).reshape(-1, 3)
-        made[1, place * SIDE] = 255  # a face stands here: its code alone may be all zeros
+        # A face stands here: its code alone may be all zeros.
+        made[1, place * SIDE] = _MISSED if face.missed else _SEEN
+        if face.missed:
+            made[PAINTED, place * SIDE :][:, PAINTED] = _PAINT
     return made
 
 
-def shown(image: np.ndarray) -> list[Shown]:
+def shown(image: np.ndarray, *marks: int) -> list[Shown]:
     """The faces of a photo's pixels."""
-    places = [x for x in range(0, image.shape[1], SIDE) if image[1, x, 0] == 255]
+    places = [x for x in range(0, image.shape[1], SIDE) if image[1, x, 0] in (marks or (_SEEN,))]
     return [Shown.of_code(image[0, x : x + _CODE // 3].tobytes()) for x in places]
 
 
@@ -104,12 +112,19 @@ class CodedExtractor:
     def extract(
         self, images: Sequence[DecodedImage], _: StageTimes | None = None, known: Sequence[pa.Table] | None = None
     ) -> list[pa.Table]:
-        """One table of faces (`face_schema`, with the picture) per image: of all, or of the `known` ones."""
-        tables = [self.table(shown(image.pixels)) for image in images]
+        """One table of faces (`face_schema`, with the picture) per image: of all, or of the `known` ones. In a part
+        of a photo it is the missed face, if one is there."""
         if known is None:
-            return tables
-        places = [pc.cast(pc.divide(faces["x1"], float(SIDE)), pa.int64()) for faces in known]
-        return [table.take(place) for table, place in zip(tables, places, strict=True)]
+            return [self._detected(image.pixels) for image in images]
+        tables = [self.table(shown(image.pixels, _SEEN, _MISSED)) for image in images]
+        return [_at_known_places(table, faces) for table, faces in zip(tables, known, strict=True)]
+
+    def _detected(self, image: np.ndarray) -> pa.Table:
+        rows, columns = np.nonzero((image[..., 1] > 200) & (image[..., 0] < 50))
+        if len(image) == SIDE or not len(rows):
+            return self.table(shown(image))
+        box = columns.min(), rows.min(), columns.max() + 1, rows.max() + 1
+        return _with_boxes(self.table([Shown(0)]), [pa.array([float(side)], pa.float32()) for side in box])
 
     def table(self, faces: Sequence[Shown]) -> pa.Table:
         count = len(faces)
@@ -144,6 +159,17 @@ class CodedExtractor:
     def crop(self, face: Shown) -> bytes:
         """What is stored as the picture of this face."""
         return JPEG + np.random.default_rng([face.person, face.variant, 1]).bytes(self.crop_bytes - len(JPEG))
+
+
+def _at_known_places(table: pa.Table, known: pa.Table) -> pa.Table:
+    place = pc.cast(pc.floor(pc.divide(known["x1"], float(SIDE))), pa.int64())
+    return _with_boxes(table.take(place), [known[name] for name in _BOX])
+
+
+def _with_boxes(table: pa.Table, columns: Sequence[pa.Array]) -> pa.Table:
+    for name, column in zip(_BOX, columns, strict=True):
+        table = table.set_column(table.column_names.index(name), table.schema.field(name), column)
+    return table
 
 
 def coded_identity(size: int) -> StoreIdentity:

@@ -28,7 +28,7 @@ from pipeline.store.records import API, NO_CHANGE, CorrectionRequest, PersonChan
 from pipeline.store.schema import TABLES
 from tests.asking import ask_for
 from tests.identities.planted import listed
-from tests.people.coded_archive import SETTINGS, SIZE, make_store, run_over, serving, write_photo
+from tests.people.coded_archive import SETTINGS, SIZE, ArchiveExtractor, make_store, run_over, serving, write_photo
 from tests.store.store_samples import segments_of, small_segments
 
 PHOTOS = {
@@ -42,6 +42,7 @@ PHOTOS = {
     "h6": [Shown(6)],
     "i7": [Shown(7)],
     "j7": [Shown(7, 1)],
+    "k9-missed": [Shown(9, missed=True)],
 }
 POSTED = Shown(8)
 
@@ -89,6 +90,9 @@ CHANGES: Mapping[str, Change] = {
     "deletion of all who are merged": Change(lambda p: request(p, "delete_merged", "Eve")),
     "deletion of the directory": Change(lambda p: p._store.delete_directory(1, "main")),
     "forget of photos": Change(lambda p: p.forget_photos([1, 5])),
+    "drawn face of somebody new": Change(lambda p: draw(p, (10, 10, 50, 50), name="Hans")),
+    "drawn face of somebody known": Change(lambda p: draw(p, (10, 10, 50, 50), "Ann"), like="tag"),
+    "tag": Change(lambda p: draw(p, (44, 44, 64, 64), "Ann")),
     "labels": Change(lambda p: follow_labels(p, (1, "Ann"), (2, "Berta"), (5, "Cid"))),
     "label that says who it is": Change(lambda p: follow_labels(p, (1, "Ann"))),
     "notes of a scan": Change(lambda p: note_scan(p._store)),
@@ -100,6 +104,19 @@ def request(people: People, kind: str, *who: str, change: PersonChange = NO_CHAN
     """As a `PUT` does."""
     ids = [people.find(one) for one in who]
     people._store.correct(CorrectionRequest(1, "main", kind, ids, change=change, origin=API))
+
+
+def draw(people: People, box: tuple[float, float, float, float], who: str | None = None, **named: str) -> None:
+    """As `people add-face` does, on the photo of a missed face; a command loads the models for it."""
+    store = people._store
+    photo = next(str(row["path"]) for row in store.photos("records").to_pylist() if "missed" in str(row["path"]))
+    loaded = store.service is None
+    try:
+        with patch("pipeline.jobs.models.load_extractor", lambda *_: ArchiveExtractor(SIZE)):
+            people.add_face(photo, box, who, **named)
+    finally:
+        if loaded:
+            store.release()
 
 
 def follow_labels(people: People, *said: tuple[int, str]) -> None:

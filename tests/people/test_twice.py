@@ -218,11 +218,11 @@ def test_what_is_no_photo_for_it(store: Path, made: Path) -> None:
     with pipeline.open_store(store) as opened:
         opened.people.forget_photos([MIRROR])
     refused = {
-        "/no/such.png": (2, "There is no photo of a run at /no/such.png in the directory"),
-        "collage.png": (2, "There is no photo of a run at collage.png"),
-        "": (2, "There is no photo of a run at "),
-        "9" * 30: (2, "There is no photo of a run at 999"),
-        "²": (2, "There is no photo of a run at"),
+        "/no/such.png": (2, 'The directory "main" has no photo of a run at /no/such.png'),
+        "collage.png": (2, "has no photo of a run at collage.png"),
+        "": (2, "has no photo of a run at "),
+        "9" * 30: (2, "has no photo of a run at 999"),
+        "²": (2, "has no photo of a run at"),
         "99": (60, "no such photo of a run in this directory: media 99. Nothing was changed."),
         made / "photos" / "a.png": (61, "The photo 1 has fewer than two faces: nobody is on it twice."),
         5: (60, "media 5"),  # posted

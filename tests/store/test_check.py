@@ -164,6 +164,7 @@ BROKEN = {
     "INSERT INTO core.embeddings SELECT * FROM core.embeddings WHERE face_id = 1": "two embeddings of one face",
     "INSERT INTO core.embeddings VALUES (1, 2, 1)": "a rejected face with a person or an embedding",
     "UPDATE core.faces SET person_id = NULL WHERE face_id = 1": "an inserted or matched face without person",
+    "UPDATE core.detections SET landmarks = NULL WHERE face_id = 1": "a face without landmarks that was not drawn",
     "UPDATE core.persons SET seq = 2 WHERE seq = 1": "two rows of persons with one (seq)",
     "UPDATE core.media SET duplicate_of = 77 WHERE media_id = 1": "media.duplicate_of refers to a missing",
     "UPDATE core.store SET next_media_id = 8": "next_media_id is not above media.media_id",

@@ -14,6 +14,7 @@ from starlette.responses import Response
 from pipeline.errors import PersonUnknown, PictureUnavailable
 from pipeline.extraction.stored_picture import MEDIA_TYPE
 from pipeline.jobs.people import WHY_TWICE, why_unassigned
+from pipeline.people.drawn_faces import MIN_SIDE_PX
 from pipeline.serve.context import Json
 from pipeline.serve.cursors import Key, cursor, place_after
 from pipeline.serve.request_parsing import person_id
@@ -22,6 +23,7 @@ from pipeline.serve.ui.answers import face_json, people_json
 from pipeline.serve.ui.context import Visit, stamp
 from pipeline.serve.ui.people_list import SHOWS, SORTS
 from pipeline.store import StoredFace
+from pipeline.store import people as store_people
 from pipeline.types import utc_now
 
 _PEOPLE_COUNT: Final = 100
@@ -130,14 +132,30 @@ def picture(visit: Visit) -> Response:
 
 def face_picture(visit: Visit) -> Response:
     """A face cut from its photo. Raises PictureUnavailable."""
-    found = visit.context.store.stored_faces(*visit.place, [_number(visit)], (), ())
+    found = visit.context.store.stored_faces(*visit.place, [number(visit)], (), ())
     return tagged_response(visit.request, visit.context.photos.face(_first(found)), MEDIA_TYPE, _CACHING)
 
 
 def photo_picture(visit: Visit) -> Response:
     """A whole photo. Raises PictureUnavailable."""
-    found = visit.context.store.stored_faces(*visit.place, (), (), [_number(visit)])
+    found = visit.context.store.stored_faces(*visit.place, (), (), [number(visit)])
     return tagged_response(visit.request, visit.context.photos.whole(_first(found)), MEDIA_TYPE, _CACHING)
+
+
+def photo_faces(visit: Visit) -> Json:
+    """All faces of a photo that may be shown, and the least side of a drawn box. Raises PictureUnavailable."""
+    found = visit.context.store.stored_faces(*visit.place, (), (), [number(visit)])
+    if not visit.context.photos.may_show(_first(found).path):
+        raise PictureUnavailable()
+    rows = visit.context.store.ask(store_people.faces_by_id, [face.face_id for face in found]).to_pylist()
+    people = visit.service.people(*visit.place, sorted({row["person_id"] for row in rows if row["person_id"]}))
+    names = {view.record.person_id: view.root.name for view in people}
+    faces = [face_json(visit, row) | _name(names.get(row["person_id"])) for row in rows]
+    return {"faces": faces, "minSidePx": MIN_SIDE_PX}
+
+
+def _name(name: str | None) -> Json:
+    return {} if name is None else {"name": name}
 
 
 def _first(faces: Iterable[StoredFace]) -> StoredFace:
@@ -146,7 +164,7 @@ def _first(faces: Iterable[StoredFace]) -> StoredFace:
     raise PictureUnavailable()
 
 
-def _number(visit: Visit) -> int:
+def number(visit: Visit) -> int:
     """The number of a face or a photo; -1, which none has, for anything else."""
     text = visit.request.path_params["number"]
     return int(text) if _NUMBER.fullmatch(text) else -1

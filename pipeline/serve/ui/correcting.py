@@ -8,13 +8,22 @@ from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Final
 
-from pipeline.errors import BodyInvalid, ConfirmationNeeded, CorrectionImpossible, NameTaken, UndoBlocked
+from pipeline.errors import (
+    BodyInvalid,
+    ConfirmationNeeded,
+    CorrectionImpossible,
+    NameTaken,
+    PhotoUnknown,
+    PictureUnavailable,
+    UndoBlocked,
+)
 from pipeline.jobs.people import PersonRow
 from pipeline.serve.context import Json
 from pipeline.serve.request_parsing import MAX_MERGED, checked_person_id
 from pipeline.serve.ui.answers import people_json
+from pipeline.serve.ui.browsing import number
 from pipeline.serve.ui.context import Visit, stamp
-from pipeline.store import CorrectionAnswer, CorrectionRequest, PersonChange, Seen
+from pipeline.store import ADD_FACE, CorrectionAnswer, CorrectionRequest, PersonChange, Seen, media
 from pipeline.texts import TEXT_RULE, is_text
 from pipeline.types import utc_now
 
@@ -44,6 +53,7 @@ _TEXTS: Final = {
     "unmerge": "taking {who} apart",
     "split": "splitting {faces} off, of {who}",
     "move": "moving {faces}, of {who}",
+    "add_face": "a drawn face of {who}",
     "not_same": "that {who} are two people",
     "hide": "hiding {who}",
     "unhide": "showing {who} again",
@@ -60,13 +70,45 @@ _TEXTS: Final = {
     "redo": "a change of {who}, made again",
 }
 _LOG_COUNT: Final = 50
+_FARTHEST: Final = 10  # of a box, in sides of its photo; excludes NaN
 _NEWEST: Final = 2**63 - 1  # no correction has this number
 _NAMED: Final = 3  # people that a text names
 
 
 def correct(visit: Visit) -> Json:
     """Raises RequestErrors, among them NameTaken, ConfirmationNeeded and ChangedSince; then nothing was done."""
-    wish = _wish(visit)
+    return _made(visit, _wish(visit))
+
+
+def add_face(visit: Visit) -> Json:
+    """Adds a face that the detector missed, where the user drew it on a photo. Raises as `correct`, PhotoUnknown and
+    PictureUnavailable."""
+    body, person, name = visit.body, visit.body.get("person"), visit.body.get("name")
+    named = isinstance(name, str) and is_text(name) and name != ""
+    if (person is None) != named or not isinstance(person, (str, type(None))) or (name is not None and not named):
+        raise BodyInvalid(detail=f"give either person, an id, or name, a text of {TEXT_RULE}")
+    sides = body.get("box")
+    if not isinstance(sides, list) or len(sides) != 4 or not all(map(_is_number, sides)):
+        raise BodyInvalid(detail="box must be x, y, width and height, as fractions of the photo")
+    photos = visit.context.store.ask(media.photos, *visit.place, [number(visit)])
+    if not photos:
+        raise PhotoUnknown(media_ids=visit.request.path_params["number"])
+    (photo,) = photos
+    if not visit.context.photos.may_read(photo.path):
+        raise PictureUnavailable()
+    x, y, width, height = sides
+    box = x * photo.width, y * photo.height, (x + width) * photo.width, (y + height) * photo.height
+    person_ids = [] if person is None else [checked_person_id(person)]
+    change, anyway = PersonChange(name=name), body.get("anyway") is True
+    wish = CorrectionRequest(*visit.place, ADD_FACE, person_ids, change=change, anyway=anyway)
+    return _made(visit, replace(wish, media_ids=[photo.media_id], box=box))
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= _FARTHEST
+
+
+def _made(visit: Visit, wish: CorrectionRequest) -> Json:
     if wish.kind in _OF_ROOTS:
         wish = replace(wish, person_ids=_roots(visit, wish.person_ids))
     if wish.kind == "forget" and visit.body.get("confirm") is not True:
@@ -211,6 +253,7 @@ def _answer(answer: CorrectionAnswer) -> Json:
         "persons": list(answer.persons),
         "gone": list(answer.gone),
         "faces": list(answer.faces),
+        **({} if answer.tag is None else {"tag": answer.tag}),
         "asOf": stamp(utc_now()),
     }
 

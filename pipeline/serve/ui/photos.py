@@ -52,6 +52,10 @@ class Photos:
         """Whether a photo or a folder is, or is below, one of the roots."""
         return path is not None and _is_below(self._called, path if is_address(path) else os.path.normpath(path))
 
+    def may_read(self, path: str) -> bool:
+        """Whether the file is really below one of the roots, whatever links lead to it."""
+        return _is_below(self._roots, _real(path))
+
     def face(self, face: StoredFace) -> bytes:
         """The JPEG of a face with its surroundings. Raises PictureUnavailable."""
         return self._picture(face, partial(self._face_picture, face.box))
@@ -61,7 +65,7 @@ class Photos:
         return self._picture(face, self._photo_picture)
 
     def _picture(self, face: StoredFace, made: Callable[[str, str | None, FileState], bytes]) -> bytes:
-        if face.path is None or not _is_below(self._roots, _real(face.path)):
+        if face.path is None or not self.may_read(face.path):
             raise PictureUnavailable()
         try:
             state = file_state(face.path)

@@ -58,6 +58,8 @@ def ui_routes(context: PageContext) -> list[tuple[str, str, Handler]]:
         ("GET", f"{_API}/pictures/{{guid}}", route(browsing.picture)),
         ("GET", f"{_API}/faces/{{number}}/picture", route(browsing.face_picture, originals)),
         ("GET", f"{_API}/photos/{{number}}/picture", route(browsing.photo_picture, originals)),
+        ("GET", f"{_API}/photos/{{number}}/faces", route(browsing.photo_faces)),
+        ("POST", f"{_API}/photos/{{number}}/faces", route(correcting.add_face, originals)),
     ]
 
 

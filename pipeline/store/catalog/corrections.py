@@ -33,7 +33,7 @@ _FACT = ", ".join(f"{f.name}::VARCHAR" if f.name in ("person_id", "other_id") el
 # faces.
 _STORED_FACE: Final = """
     f.face_id, f.person_id::VARCHAR, f.outcome, t.similarity_score, t.rejection_reasons, m.path, m.sha256,
-    t.x1, t.y1, t.x2, t.y2, t.center_pose_quality * t.sharpness_quality * t.contrast_quality,
+    t.x1, t.y1, t.x2, t.y2, coalesce(t.center_pose_quality * t.sharpness_quality * t.contrast_quality, 0),
     f.face_id IN (SELECT face_id FROM core.embeddings JOIN wanted USING (face_id) WHERE generation = $1)
         OR f.face_id IN (SELECT face_id FROM core.pending_embeddings WHERE generation = $1),
     m.media_id, m.width, m.height
@@ -200,10 +200,11 @@ def correction_to_undo(
     by_other_model = bool(catalog.one(f"SELECT count(*) FROM core.corrections WHERE {since}", values))
     if generation != catalog.generation:  # scores and reasons are of another model
         unknown = {"similarity_score": None, "rejection_reasons": None}
-        was = replace(was, faces={face_id: {**row, **unknown} for face_id, row in was.faces.items()})
+        was = replace(was, faces={face_id: row and {**row, **unknown} for face_id, row in was.faces.items()})
     if by_other_model:  # the other model deleted the scores of both
         whose = ("person_id", "outcome")
-        is_now = replace(is_now, faces={f: {name: row[name] for name in whose} for f, row in is_now.faces.items()})
+        faces = {f: row and {name: row[name] for name in whose} for f, row in is_now.faces.items()}
+        is_now = replace(is_now, faces=faces)
     return Correction(number, kind, undoes, what, made_at, was, is_now, undone_at, merges_only, by_other_model)
 
 

@@ -11,14 +11,15 @@ import pyarrow as pa
 from pipeline.store.catalog.connection import Catalog
 from pipeline.store.catalog.references import load_embeddings
 from pipeline.store.files.shards import embedding_rows
+from pipeline.store.records import StoredPhoto
 from pipeline.store.schema import embedded
-from pipeline.types import DUPLICATE, DUPLICATE_ROW, NO_FACE, OK, QUALITIES, IntArray
+from pipeline.types import DRAWN, DUPLICATE, DUPLICATE_ROW, NO_FACE, OK, QUALITIES, IntArray
 
 _THESE_MEDIA = "media_id IN (SELECT unnest(?::BIGINT[]))"
 
 
 def media_of_hashes(catalog: Catalog, account_id: int, hashes: Sequence[str]) -> dict[str, int]:
-    """sha256 -> media_id of the first row with these bytes whose faces all have a stored embedding.
+    """sha256 -> media_id of the first row with these bytes whose detected faces all have a stored embedding.
 
     Only rows of this account (accounts must not learn of each other's photos) and of runs (posted images only have
     faces that became references).
@@ -31,7 +32,8 @@ def media_of_hashes(catalog: Catalog, account_id: int, hashes: Sequence[str]) ->
                 WHERE sha256 IN (SELECT sha256 FROM wanted_hashes) AND account_id = ? AND status IN (?, ?, ?)
                 AND run_id IS NOT NULL
             ), theirs AS MATERIALIZED (
-                SELECT media_id, face_id FROM core.faces WHERE media_id IN (SELECT media_id FROM same)
+                SELECT media_id, face_id FROM core.faces
+                WHERE media_id IN (SELECT media_id FROM same) AND outcome <> ?
             ), stored AS (
                 SELECT face_id FROM core.embeddings
                 WHERE generation = ? AND face_id IN (SELECT face_id FROM theirs)
@@ -41,14 +43,14 @@ def media_of_hashes(catalog: Catalog, account_id: int, hashes: Sequence[str]) ->
                 (SELECT media_id FROM theirs WHERE face_id NOT IN (SELECT face_id FROM stored))
             GROUP BY sha256
             """,
-            [account_id, OK, NO_FACE, DUPLICATE, catalog.generation, catalog.generation],
+            [account_id, OK, NO_FACE, DUPLICATE, DRAWN, catalog.generation, catalog.generation],
         )
     return {sha256: int(media_id) for sha256, media_id in rows}
 
 
 def faces_of_media(catalog: Catalog, media_ids: Sequence[int]) -> pa.Table:
     """media_id, ordinal, the detection's columns, pixel_hash, width, height, format, embedding, other: these media's
-    faces with detections, by media_id and ordinal. `other`: the fields of `Measured`.
+    detected faces, by media_id and ordinal. `other`: the fields of `Measured`.
 
     Raises StoreDamaged if a face has no stored embedding.
     """
@@ -60,10 +62,10 @@ def faces_of_media(catalog: Catalog, media_ids: Sequence[int]) -> pa.Table:
             FROM core.faces f
             JOIN core.media m ON m.media_id = f.media_id
             JOIN core.detections d ON d.face_id = f.face_id AND d.generation = ?
-            WHERE f.media_id IN (SELECT media_id FROM wanted_media)
+            WHERE f.media_id IN (SELECT media_id FROM wanted_media) AND f.outcome <> ?
             ORDER BY f.media_id, f.ordinal
             """,
-            [catalog.generation],
+            [catalog.generation, DRAWN],
         )
     face_ids = table["face_id"].to_numpy()
     embeddings = embedding_rows(face_ids, load_embeddings(catalog, face_ids))["embedding"]
@@ -127,12 +129,13 @@ _NEAREST: Final = """
 
 
 def detected_faces(catalog: Catalog, account_id: int, directory: str) -> pa.Table:
-    """path, status, reason, deleted, x1, y1, x2, y2, confidence: all faces of a directory's photos, rejected ones too,
-    by path; one row without box for a photo without faces."""
+    """path, status, reason, deleted, x1, y1, x2, y2, confidence: all detected faces of a directory's photos, rejected
+    ones too, by path; one row without box for a photo without any."""
     return catalog.read(
         f"""
         SELECT m.path, m.status, m.reason, {_DELETED}, f.x1, f.y1, f.x2, f.y2, f.confidence
         FROM ({_LATEST_ROWS}) JOIN core.media m USING (media_id) LEFT JOIN main.faces f ON f.media_id = m.media_id
+            AND f.outcome <> '{DRAWN}'
         ORDER BY m.path, f.face_id
         """,
         [account_id, directory],
@@ -216,3 +219,24 @@ def photo_records(catalog: Catalog) -> pa.Table:
         """,
         [catalog.generation],
     )
+
+
+def photos(catalog: Catalog, account_id: int, directory: str, media_ids: Sequence[int]) -> list[StoredPhoto]:
+    """These photos of a directory, without ones that could not be used, repeat another row, or were forgotten or
+    replaced."""
+    rows = catalog.rows(
+        f"""
+        WITH wanted AS MATERIALIZED (
+            SELECT media_id, path, sha256, pixel_hash, width, height FROM core.media
+            WHERE account_id = $1 AND directory = $2 AND status IN ('{OK}', '{NO_FACE}', '{DUPLICATE}')
+            AND media_id IN (SELECT unnest($3::BIGINT[]))
+        ), ordinals AS (
+            SELECT m.sha256, max(f.ordinal) AS last FROM core.media m JOIN core.faces f USING (media_id)
+            WHERE m.account_id = $1 AND m.sha256 IN (SELECT sha256 FROM wanted) GROUP BY m.sha256
+        )
+        SELECT w.*, coalesce(o.last, 0) + 1 FROM wanted w LEFT JOIN ordinals o USING (sha256)
+        WHERE w.path IS NOT NULL ORDER BY w.media_id
+        """,
+        [account_id, directory, list(media_ids)],
+    )
+    return [StoredPhoto(*row) for row in rows]

@@ -39,6 +39,10 @@ WHERE outcome = 'rejected' AND (person_id IS NOT NULL OR face_id IN (FROM embedd
 SELECT 'face ' || face_id FROM core.faces
 WHERE outcome IN ('inserted', 'matched') AND person_id IS NULL;
 
+-- a face without landmarks that was not drawn, or that has an embedding
+SELECT 'face ' || face_id FROM core.detections d JOIN core.faces f USING (face_id)
+WHERE generation = {g} AND landmarks IS NULL AND (outcome <> 'drawn' OR face_id IN (FROM embedded));
+
 -- a parent in another directory
 SELECT 'person ' || p.person_id FROM core.persons p JOIN core.persons q ON q.person_id = p.parent_id
 WHERE q.directory_id <> p.directory_id;

@@ -29,8 +29,11 @@ from pipeline.store.catalog.directories import directory_id as find_directory
 from pipeline.store.catalog.directories import drop_if_empty, make_directory, remember, require_directory
 from pipeline.store.commits.reindex import keep_references, switching
 from pipeline.store.commits.removal import (
+    count_face,
     drop_references,
+    erase_references,
     forget_corrections,
+    remove_drawn_faces,
     remove_persons,
     remove_photos,
     remove_references,
@@ -39,9 +42,19 @@ from pipeline.store.commits.removal import (
 from pipeline.store.files.durable import Folder
 from pipeline.store.files.objects import Row, write_objects
 from pipeline.store.files.shards import vector_bytes
-from pipeline.store.records import COUNTERS, NO_ROWS, Change, Committed, Fact, Picture, PostedPhoto, Rows
+from pipeline.store.records import (
+    COUNTERS,
+    NO_ROWS,
+    Change,
+    Committed,
+    DrawnFace,
+    Fact,
+    Picture,
+    PostedPhoto,
+    Rows,
+)
 from pipeline.store.schema import arrow_table
-from pipeline.types import OK, QUALITIES, Measured, utc_now
+from pipeline.types import DRAWN, OK, QUALITIES, Measured, utc_now
 
 _WHOSE: Final = ("person_id", "outcome")
 _WHY: Final = ("similarity_score", "rejection_reasons")  # per generation
@@ -224,9 +237,11 @@ def write_changes(catalog: Catalog, changes: Sequence[Change], now: datetime) ->
     in_both = _insert_references(catalog, parts)
     for part in parts:
         change, faces = part.change, part.after.faces
-        owners = {str(columns["person_id"]) for columns in faces.values() if columns["person_id"] is not None}
+        owners = {person_id for person_id in part.after.owners.values() if person_id is not None}
         touched = {*part.after.references, *part.change.before.references, *owners} - in_both
         keep_references(catalog, part.directory, touched, [*faces], change.leaving)
+        if None in faces.values():
+            erase_references(catalog, _deleted_faces(part))
         if catalog.other is not None and change.is_logged and change.before.references:
             remove_unshown_posts(catalog, [*change.before.references])  # references in the other generation only
         if part.correction_id is not None:
@@ -259,12 +274,13 @@ def _numbered(catalog: Catalog, changes: Sequence[Change], now: datetime) -> lis
         after = _complete(change, seqs, number, now)
         parts.append(_Numbered(change, directories[place], after, seqs, references, number, position))
     photos = [change.photo for change in changes if change.photo is not None]
+    drawn = [change.drawn.face_id + 1 for change in changes if change.drawn is not None]
     seq, correction_id = next(free_seqs), next(free_corrections)
     numbers = {
         "next_person_seq": seq if seq != first_seq else 0,
         "next_correction_id": correction_id if correction_id != first_correction else 0,
         "next_media_id": max((photo.media_id + 1 for photo in photos), default=0),
-        "next_face_id": max((face.face_id + 1 for photo in photos for face in photo.faces), default=0),
+        "next_face_id": max((*drawn, *(face.face_id + 1 for photo in photos for face in photo.faces)), default=0),
     }
     catalog.raise_counters(numbers)
     return parts
@@ -317,9 +333,15 @@ def _change_constraints(catalog: Catalog, part: _Numbered) -> None:
 
 
 def _change_faces(catalog: Catalog, part: _Numbered) -> None:
-    """Updates faces. Vectors of formerly rejected faces are pending until `compact`, like those of posts; those of
-    newly rejected faces are deleted."""
-    faces = part.after.faces
+    """Updates faces, adds a drawn one, or deletes it. Vectors of formerly rejected faces are pending until `compact`,
+    like those of posts; those of newly rejected faces are deleted."""
+    deleted, drawn = _deleted_faces(part), part.change.drawn
+    if deleted:
+        remove_drawn_faces(catalog, deleted)
+    if drawn is not None:
+        _insert_drawn(catalog, drawn, part.after.owners[drawn.face_id])
+    made = {*deleted} if drawn is None else {*deleted, drawn.face_id}
+    faces = {f: row for f, row in part.after.faces.items() if row is not None and f not in made}
     if faces:
         rows = [{"generation": catalog.generation, "face_id": f, **row} for f, row in faces.items()]
         _update(catalog, "faces", ["face_id"], _WHOSE, rows)
@@ -346,9 +368,33 @@ def _change_faces(catalog: Catalog, part: _Numbered) -> None:
         catalog.execute(sql, [catalog.other.number, [*part.change.admitted]])
 
 
-def _measured(catalog: Catalog, change: Change, face_id: int) -> Iterator[tuple[dict[str, int], Measured]]:
+def _deleted_faces(part: _Numbered) -> list[int]:
+    return [face_id for face_id, row in part.after.faces.items() if row is None]
+
+
+def _insert_drawn(catalog: Catalog, face: DrawnFace, person_id: str | None) -> None:
+    """A tag is the same in both generations. If the other one's model has not measured the face, its build will."""
+    known = {"face_id": face.face_id, "media_id": face.media_id, "ordinal": face.ordinal}
+    catalog.insert("faces", [{**known, "person_id": person_id, "outcome": DRAWN}])
+    count_face(catalog, face.media_id, 1)
+    own = {"generation": catalog.generation, "face_id": face.face_id}
+    place = {name: face.fields[name] for name in _DETECTION}
+    detections, embeddings = [{**own, **place}], []
+    if face.embedding is not None:
+        embeddings.append({**own, "embedding": vector_bytes(face.embedding)})
+    elif catalog.other is not None:
+        detections.append({**own, **place, "generation": catalog.other.number})
+    for other, measured in _measured(catalog, face.measured, face.face_id):
+        detections.append({**other, **place, **dict(zip(QUALITIES, measured.qualities, strict=True))})
+        if measured.embedding is not None:
+            embeddings.append({**other, "embedding": vector_bytes(measured.embedding)})
+    catalog.insert("detections", detections)
+    catalog.insert("pending_embeddings", embeddings)
+
+
+def _measured(catalog: Catalog, measured: Measured | None, face_id: int) -> Iterator[tuple[dict[str, int], Measured]]:
     """A face's data in the other generation, if its model measured the face."""
-    measured, other = change.measured.get(face_id), catalog.other
+    other = catalog.other
     if measured is not None and other is not None and other.identity.model == measured.model:
         yield {"generation": other.number, "face_id": face_id}, measured
 
@@ -370,7 +416,7 @@ def _insert_photos(catalog: Catalog, parts: Sequence[_Numbered], now: datetime) 
             score = {"similarity_score": face.similarity_score}
             detections.append({**own, **{name: face.fields[name] for name in _DETECTION}, **score})
             embeddings.append({**own, "embedding": vector_bytes(change.vectors[face.face_id].embedding)})
-            for own, measured in _measured(catalog, change, face.face_id):
+            for own, measured in _measured(catalog, change.measured.get(face.face_id), face.face_id):
                 qualities = dict(zip(QUALITIES, measured.qualities, strict=True))
                 place = {name: face.fields[name] for name in _PLACE}
                 detections.append({**own, **place, **qualities, "similarity_score": None})
@@ -462,7 +508,9 @@ def _insert_references(catalog: Catalog, parts: Sequence[_Numbered]) -> set[str]
                 "commit_number": catalog.commit_number,
             }
             rows.append(row)
-            for own, measured in _measured(catalog, part.change, face_id):
+            drawn = part.change.drawn
+            known = drawn.measured if drawn is not None and drawn.face_id == face_id else None
+            for own, measured in _measured(catalog, part.change.measured.get(face_id, known), face_id):
                 if is_kept and measured.embedding is not None:
                     rows.append(row | own)
                     in_both.add(person_id)

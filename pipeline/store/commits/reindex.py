@@ -37,11 +37,16 @@ _OF_GENERATION: Final = (
     *("embedding_shards", "segments", "generations"),
 )
 _WITH_FILES: Final = frozenset({"embedding_shards", "segments"})
+# Of core.faces f: a face that a build measures. A tag, where nothing was detected, has no landmarks in any generation.
+_TO_MEASURE: Final = (
+    "outcome <> 'removed' AND NOT (outcome = 'drawn'"
+    " AND f.face_id IN (SELECT face_id FROM core.detections WHERE landmarks IS NULL))"
+)
 # Faces without a detection in generation $1, of the first $3 media above $2 with such faces; $4: the current
 # generation.
 _LEFT: Final = f"""
     WITH wanted AS MATERIALIZED (
-        SELECT DISTINCT media_id FROM core.faces f WHERE media_id > $2 AND outcome <> 'removed'
+        SELECT DISTINCT media_id FROM core.faces f WHERE media_id > $2 AND {_TO_MEASURE}
             AND NOT EXISTS (SELECT 1 FROM core.detections d WHERE d.face_id = f.face_id AND d.generation = $1)
         ORDER BY media_id LIMIT $3
     )
@@ -52,7 +57,8 @@ _LEFT: Final = f"""
     JOIN core.detections d ON d.face_id = f.face_id AND d.generation = $4
     LEFT JOIN core.reference_faces r ON r.face_id = f.face_id AND r.generation = $4
     LEFT JOIN core.objects o ON o.image_guid = r.image_guid
-    WHERE NOT EXISTS (SELECT 1 FROM core.detections t WHERE t.face_id = f.face_id AND t.generation = $1)
+    WHERE d.landmarks IS NOT NULL
+        AND NOT EXISTS (SELECT 1 FROM core.detections t WHERE t.face_id = f.face_id AND t.generation = $1)
     ORDER BY m.media_id, f.ordinal
 """
 
@@ -77,13 +83,18 @@ def _references(person_ids: str) -> str:
 
 
 def begin(catalog: Catalog, identity: StoreIdentity) -> int:
-    """Begins a generation; returns its number. Raises ReindexUnderWay if another one exists."""
+    """Begins a generation, with the tags; returns its number. Raises ReindexUnderWay if another one exists."""
     if catalog.other is not None:
         raise ReindexUnderWay(path=catalog.folder.root, weights=catalog.other.identity.weights)
     cleanup.unlink_pending(catalog)  # of a dropped generation with the same number
     number = _number(catalog)
     with _changing(catalog, "reindex_begin"):
         catalog.insert("generations", [generation_row(number, identity, utc_now(), complete=False)])
+        catalog.execute(  # tags
+            "INSERT INTO core.detections SELECT * REPLACE (? AS generation) FROM core.detections"
+            " WHERE generation = ? AND landmarks IS NULL",
+            [number, catalog.generation],
+        )
     return number
 
 
@@ -96,7 +107,7 @@ def left(catalog: Catalog, after: int, photos: int) -> pa.Table:
 def count_left(catalog: Catalog) -> int:
     """The number of missing faces."""
     sql = (
-        "SELECT count(*) FROM core.faces f WHERE outcome <> 'removed' AND NOT EXISTS"
+        f"SELECT count(*) FROM core.faces f WHERE {_TO_MEASURE} AND NOT EXISTS"
         " (SELECT 1 FROM core.detections d WHERE d.face_id = f.face_id AND d.generation = ?)"
     )
     return int(catalog.one(sql, [_number(catalog)]))

@@ -17,7 +17,7 @@ from pipeline.store.catalog.corrections import rows_of_json, to_json
 from pipeline.store.catalog.references import last_in_segments
 from pipeline.store.files.objects import object_file
 from pipeline.store.records import NO_ROWS, Rows
-from pipeline.types import DUPLICATE_ROW, FORGOTTEN
+from pipeline.types import DRAWN, DUPLICATE_ROW, FORGOTTEN
 
 _THESE_PERSONS = "person_id IN (SELECT unnest(?::UUID[]))"
 _THESE_FACES = "face_id IN (SELECT unnest(?::BIGINT[]))"
@@ -165,7 +165,7 @@ def _labelled_after(
     gone, said = set(person_ids), [*called]
     for texts in catalog.rows(f"SELECT before, after {_SHOWING}", [directory, list(person_ids)]):
         for shown in map(rows_of_json, texts):  # undone ones moved faces, too
-            faces.update(face for face, columns in shown.faces.items() if columns["person_id"] in gone)
+            faces.update(face for face, person_id in shown.owners.items() if person_id in gone)
             known = [columns for person_id, columns in shown.persons.items() if columns and person_id in gone]
             said += [(columns.get("name"), columns.get("external_id")) for columns in known]
     of_others = " AND ".join(
@@ -355,6 +355,28 @@ def _remove_posted_faces(catalog: Catalog, faces: Sequence[tuple[int, int]]) -> 
         media * 2,
     )
     pages.remove_pages(catalog, media_ids=gone)
+
+
+def remove_drawn_faces(catalog: Catalog, faces: Sequence[int]) -> None:
+    """Deletes faces that users drew, as if they had never been."""
+    _remove_derived(catalog, faces)
+    deleted = f"DELETE FROM core.faces WHERE {_THESE_FACES} AND outcome = '{DRAWN}' RETURNING media_id"
+    for media_id in catalog.column(deleted, [list(faces)]):
+        count_face(catalog, media_id, -1)
+
+
+def count_face(catalog: Catalog, media_id: int, more: int) -> None:
+    """Changes the number of faces of a photo's shard."""
+    catalog.execute(
+        "UPDATE core.shards s SET faces = s.faces + ? FROM core.media m"
+        " WHERE m.media_id = ? AND s.run_id = m.run_id AND s.shard = m.shard",
+        [more, media_id],
+    )
+
+
+def erase_references(catalog: Catalog, faces: Sequence[int]) -> None:
+    """Has the vectors of these removed references erased from index segments."""
+    catalog.execute(f"UPDATE core.tombstones SET erase = true WHERE {_THESE_FACES}", [list(faces)])
 
 
 def _blank_run_faces(catalog: Catalog, faces: Sequence[int]) -> None:

@@ -97,9 +97,10 @@ async function isUndone(number, where) {
 
 const share = (some = [], others = []) => some.some((one) => others.includes(one));
 const make = (wish, where) =>
-  once("corrections", wish, where, ({ correction, kind, persons, faces, own }) => {
+  once(wish.photo == null ? "corrections" : `photos/${wish.photo}/faces`, wish, where, ({ correction, kind, persons, faces, own }) => {
     if (!own || correction <= newest || kind !== wish.kind) return false;
-    return !persons || wish.photos || share(persons, wish.persons) || share(faces, wish.faces); // of a blocked one no more is told
+    if (!persons || wish.kind === "add_face" || wish.photos) return true; // of a blocked one no more is told
+    return share(persons, wish.persons) || share(faces, wish.faces);
   });
 
 // What `enrol` did in a directory is no correction; forgetting the new person takes it back.

@@ -26,7 +26,7 @@ export function Naming({ person, asOf, onNamed, onMerge }) {
     if (answer || !isLatest()) return;
     setTyped((since) => since ?? name); // a name that the server did not take stays in the field
     if (!taken.length) return;
-    const choice = await askTaken(name, person, taken);
+    const choice = await askTaken(name, taken, "Merge with ", person.picture);
     if (choice === "both") keep(true);
     else if (choice) onMerge(choice);
   };
@@ -42,14 +42,16 @@ export function Naming({ person, asOf, onNamed, onMerge }) {
     </form>`;
 }
 
-function askTaken(name, person, people) {
+// The person that it is, or `both`; null where it was left. `before`: what a button says before who it is; `picture`: of
+// whom the name was meant for.
+export function askTaken(name, people, before, picture) {
   return ask("This name is taken", (answer) => html`
     <h2><bdi dir="auto">${name}</bdi> is there already</h2>
     <p>Are they one person?</p>
     <ul class="choices">
       ${people.map((other) => html`<li><button onClick=${() => answer(other)}>
-        <${Somebody} person=${other} before="Merge with " />
-        <${Face} src=${person.picture} />
+        <${Somebody} person=${other} before=${before} />
+        ${picture !== undefined && html`<${Face} src=${picture} />`}
       </button></li>`)}
     </ul>
     <div class="row">

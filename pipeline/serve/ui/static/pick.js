@@ -7,11 +7,12 @@ import { html, useEffect, useRef, useState } from "./html.js";
 const SHOWN = 12;
 const TYPING_MS = 120;
 
-// The person that the user chose; null where the dialog was left. `without`: the id of one who is not offered.
-export const pickPerson = (label, without) =>
-  ask(label, (answer) => html`<${Picker} label=${label} without=${without} answer=${answer} />`);
+// The person that the user chose; null where the dialog was left. `without`: the id of one who is not offered. `makes`:
+// somebody new can be chosen as well, by name: { name }.
+export const pickPerson = (label, without, makes = false) =>
+  ask(label, (answer) => html`<${Picker} label=${label} without=${without} makes=${makes} answer=${answer} />`);
 
-function Picker({ label, without, answer }) {
+function Picker({ label, without, makes, answer }) {
   const [typed, setTyped] = useState("");
   const [found, setFound] = useState(null); // { people, typed }: what was found of what was typed
   const field = useRef(null);
@@ -35,6 +36,7 @@ function Picker({ label, without, answer }) {
     event.preventDefault();
     if (found?.people.length && found.typed === typed) answer(found.people[0]); // not one of what was typed before
   };
+  const name = makes && typed.trim();
   return html`
     <form onSubmit=${submit}>
       <h2>${label}</h2>
@@ -45,6 +47,9 @@ function Picker({ label, without, answer }) {
         ${found?.people.map((person) => html`<li key=${person.id}><button type="button" onClick=${() => answer(person)}>
           <${Somebody} person=${person} />
         </button></li>`)}
+        ${name && html`<li><button type="button" onClick=${() => answer({ name })}>
+          <span>Somebody new: <bdi dir="auto">${name}</bdi></span>
+        </button></li>`}
       </ul>
       ${found && !found.people.length && html`<p class="soft">Nobody fits.</p>`}
       <div class="row"><button type="button" class="plain" onClick=${() => answer(null)}>Cancel</button></div>

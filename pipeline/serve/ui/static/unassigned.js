@@ -2,9 +2,9 @@
 import { correct } from "./corrections.js";
 import { Face, count, nameOf } from "./face.js";
 import { html, useEffect, useState } from "./html.js";
+import { showFace } from "./look.js";
 import { usePaged } from "./paged.js";
 import { Choice } from "./people.js";
-import { showFace } from "./photo.js";
 import { pickPerson } from "./pick.js";
 import { change } from "./router.js";
 import { WindowedGrid } from "./windowed.js";
