@@ -334,9 +334,7 @@ class People:
         if at:
             return int(at[0])
         if not re.fullmatch("[0-9]{1,18}", text):
-            raise UsageError(
-                message=f'The directory "{self._directory}" has no photo {own}: `facepipe run` imports it.'
-            )
+            raise UsageError(message=f'The directory "{self._directory}" has no photo of a run at {text}.')
         return int(text)
 
     def regroup(
