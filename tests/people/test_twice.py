@@ -218,7 +218,7 @@ def test_what_is_no_photo_for_it(store: Path, made: Path) -> None:
     with pipeline.open_store(store) as opened:
         opened.people.forget_photos([MIRROR])
     refused = {
-        "/no/such.png": (2, 'The directory "main" has no photo of a run at /no/such.png'),
+        "/no/such.png": (2, "has no photo of a run at /no/such.png"),
         "collage.png": (2, "has no photo of a run at collage.png"),
         "": (2, "has no photo of a run at "),
         "9" * 30: (2, "has no photo of a run at 999"),
