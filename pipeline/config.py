@@ -238,6 +238,12 @@ class SecuritySettings:
 
 
 @dataclass(frozen=True)
+class StoreSettings:
+    # hours after which deleted data are erased from the catalog's file, too; 0: at once
+    erase_within: float = _within(0, 8760, default=24.0)
+
+
+@dataclass(frozen=True)
 class ServeSettings:
     host: str = "127.0.0.1"
     port: int = _within(0, 65_535, default=8080)
@@ -292,6 +298,7 @@ class Settings:
     model: ModelSettings = field(default_factory=ModelSettings)
     run: RunSettings = field(default_factory=RunSettings)
     ray: RaySettings = field(default_factory=RaySettings)
+    store: StoreSettings = field(default_factory=StoreSettings)
     security: SecuritySettings = field(default_factory=SecuritySettings)
     serve: ServeSettings = field(default_factory=ServeSettings)
     ui: UiSettings = field(default_factory=UiSettings)

@@ -101,6 +101,18 @@ class PhotosMissing(InputError, exit_code=68):
     """{missing} of the {photos} photos to read again are not at their paths: a disk may not be mounted. Nothing was done; --yes builds the index without them."""  # noqa: E501
 
 
+class ReceiptInvalid(InputError, exit_code=69):
+    """The receipt cannot be used: {detail}."""
+
+
+class ReceiptPending(InputError, exit_code=70):
+    """The receipt is still pending: {detail}."""
+
+
+class NotErased(InputError, exit_code=71):
+    """Not everything that was asked for is erased: {detail}."""
+
+
 class TooManyDirectories(InputError, exit_code=13, http_status=403):
     """The run would give account "{account}" {count} directories; an account holds at most {limit}. Put people of one purpose into one directory, or use a second account."""  # noqa: E501
 
@@ -446,7 +458,7 @@ class ObjectReplaced(RequestError, http_status=410):
 
 
 class ChangesUnknown(RequestError, exit_code=65, http_status=410):
-    """The changes since {since} are not known: the store is of an earlier version, or a backup. Read all people again, then the changes since {start}."""  # noqa: E501
+    """The changes since {since} are not known: the store is of an earlier version, a backup, or has erased people since. Read all people again, then the changes since {start}."""  # noqa: E501
 
     shown = ("start",)
 

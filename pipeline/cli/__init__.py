@@ -40,6 +40,7 @@ COMMANDS = {
     "check": "pipeline.cli.store",
     "export": "pipeline.cli.store",
     "migrate": "pipeline.cli.store",
+    "erase": "pipeline.cli.erase",
     "evaluate": "pipeline.cli.evaluate",
     "calibrate": "pipeline.cli.evaluate",
     "bench": "pipeline.cli.evaluate",

@@ -99,6 +99,7 @@ _FLAGS = {
     "model.weights": ("NAME", "auto, casia-webface, vggface2 or sface; fixed when the store is made."),
     "model.weights_file": ("FILE", "The weights as a file, instead of from the cache."),
     "model.calibration": ("FILE|none", "A new store's calibration, of `facepipe calibrate`."),
+    "store.erase_within": ("HOURS", "When deleted data are erased from the catalog's file, too; 0: at once."),
     "security.encrypt": ("", "Encrypt a new store's images (fixed from then on)."),
     "security.master_key_file": ("FILE", "The master key of an encrypted store's images."),
     "serve.host": ("ADDRESS", "Where to listen; 0.0.0.0 is everywhere (then use TLS)."),

@@ -432,23 +432,39 @@ def unhide(opened: Opener, who: str, as_json: bool) -> None:
 
 @people.command()
 @click.argument("who")
+@click.option("--photos", is_flag=True, help="Also delete photos that show others, too, with all faces on them.")
+@click.option("--no-trace", is_flag=True, help="Keep no digests: the next run may import the faces again.")
+@click.option("--receipt", type=PATH, metavar="FILE", help="A new file outside the store: a receipt of what is erased.")
 @click.option("--yes", is_flag=True, help="Don't ask.")
 @_options()
-def forget(opened: Opener, who: str, yes: bool, as_json: bool) -> None:
+def forget(
+    opened: Opener, who: str, photos: bool, no_trace: bool, receipt: Path | None, yes: bool, as_json: bool
+) -> None:
     """Delete WHO with all faces, vectors and pictures. This cannot be undone.
 
-    The photo files stay. No later run imports these faces again, nor a photo that showed nobody else.
+    The photo files stay. No later run imports these faces again, nor a photo that showed nobody else: the store keeps
+    keyed digests of paths and hashes, unless --no-trace is given. Photos that show others keep their rows and are
+    listed; --photos deletes them, too. `facepipe erase` tells what is still in the store's files; once that is erased,
+    `facepipe erase receipt FILE` completes and signs the receipt.
 
     \b
-    Example:
+    Examples:
       facepipe people forget "Grace Hopper" --store ~/people
+      facepipe people forget "Grace Hopper" --photos --no-trace --store ~/people
+      facepipe people forget "Grace Hopper" --receipt grace.json --store ~/people
     """
     with opened() as directory:
         row = directory.show(who)
     if not yes:  # others can use the store meanwhile
         click.confirm(f"Forget {row.name or row.person_id}, with {row.faces} faces?", abort=True, err=True)
     with opened() as directory:
-        _report(directory.forget(row.person_id), as_json)
+        answer = directory.forget(row.person_id, photos=photos, no_trace=no_trace, receipt=receipt)
+    lines = [*_lines(answer, ""), *(f"also shows others: {path}" for path in answer.kept_photos)]
+    if no_trace:
+        lines.append("The next run may import these faces again: nothing was kept to know them by.")
+    if receipt is not None:
+        lines.append(f"receipt {receipt}: pending, until `facepipe erase receipt` completes it")
+    emit(asdict(answer), lines, as_json)
 
 
 @people.command()

@@ -30,6 +30,7 @@ from pipeline.errors import (
     UsageError,
 )
 from pipeline.jobs.accounts import find_account
+from pipeline.jobs.receipts import written
 from pipeline.jobs.store import Store, Switched, part_of_command
 from pipeline.jobs.store_identity import resolve_threshold, settings_of_store
 from pipeline.runtime.buckets import is_address
@@ -43,11 +44,13 @@ from pipeline.store import (
     PersonChange,
     Remembered,
     SearchQuery,
+    Seen,
     Suggestions,
     people,
+    receipts,
 )
 from pipeline.texts import TEXT_RULE, is_text, nfc
-from pipeline.types import Progress, SilentProgress
+from pipeline.types import Progress, SilentProgress, utc_now
 
 AT_ONCE: Final = 100_000  # people read at once: some 20 MB
 _ROWS: Final = 1_000
@@ -307,9 +310,34 @@ class People:
         """Reverses `hide`."""
         return self._correct("unhide", [who])
 
-    def forget(self, who: str) -> CorrectionAnswer:
-        """Deletes a person with faces, vectors and pictures. No run imports the faces again. Cannot be undone."""
-        answer = self._correct("forget", [who])
+    def forget(
+        self, who: str, *, photos: bool = False, no_trace: bool = False, receipt: Path | None = None
+    ) -> CorrectionAnswer:
+        """Deletes a person with faces, vectors and pictures. No run imports the faces again, unless `no_trace` keeps
+        nothing to know them by. Cannot be undone. The answer's `kept_photos` show others, too; with `photos` they are
+        deleted as well. `receipt`: a new file outside the store, which gets the pending receipt (`jobs.receipts`)
+        before anything is deleted; raises UsageError if it cannot be written."""
+        person_id = self.find(who)
+        if receipt is None:
+            return self._forget(person_id, photos=photos, no_trace=no_trace)
+        seen_at = utc_now()
+        planned = self.by_ids("forget", [person_id], dry_run=True)
+        kept = planned.kept_photos if photos else {}
+        erased = [("forget", planned.erased, len(planned.kept_photos))]
+        if kept:
+            of_photos = self.by_ids("forget_photos", media_ids=[*kept.values()], dry_run=True)
+            erased.append(("forget_photos", of_photos.erased, 0))
+        pending = receipts.pending(self._store.erase(now=False).public_key, erased, keeps_digests=not no_trace)
+        with written(receipt, pending, self._store) as sha256:
+            seen = Seen(seen_at, planned.gone)
+            return self._forget(person_id, photos=photos, no_trace=no_trace, receipt=sha256, seen=seen)
+
+    def _forget(self, person_id: str, *, photos: bool, seen: Seen | None = None, **fields: Any) -> CorrectionAnswer:
+        answer = self.by_ids("forget", [person_id], seen=seen, **fields)
+        if photos and answer.kept_photos:
+            with part_of_command():
+                self.by_ids("forget_photos", media_ids=[*answer.kept_photos.values()], **fields)
+            answer = replace(answer, kept_photos={})
         self._store.clean_up()
         return answer
 

@@ -40,6 +40,7 @@ from pipeline.store import (
     CheckReport,
     CorrectionAnswer,
     CorrectionRequest,
+    ErasureState,
     FaceAnswer,
     Label,
     LocalStore,
@@ -530,7 +531,7 @@ class Store(RunFiles):
 
     @verb
     def table(self, name: str) -> pa.RecordBatchReader:
-        """A table of `export`. Raises UsageError for another name."""
+        """A table of `export`, or `erasures`. Raises UsageError for another name."""
         return self.local.read_table(name)
 
     @verb
@@ -583,6 +584,28 @@ class Store(RunFiles):
         if self.service is not None:
             self.service.directories.map_again()  # segments that were rewritten
         return report
+
+    @verb
+    def erase(self, *, now: bool) -> ErasureState:
+        """What waits to be erased from the catalog's file; `now` erases it, and all that deletions left elsewhere.
+        Raises StoreFull, StoreUnwritable."""
+        before = self.local.erase_state()
+        if now:
+            self.local.fold()
+            self.local.erase(now=True)
+            if self.service is not None:
+                self.service.directories.map_again()
+        return before
+
+    @verb
+    def sign_receipt(self, pending: str) -> str:
+        """See `LocalStore.sign_receipt`."""
+        return self.local.sign_receipt(pending)
+
+    @verb
+    def find_text(self, text: str) -> list[tuple[str, int]]:
+        """The text columns of the catalog that contain a text, with the number of rows."""
+        return self.local.find_text(text)
 
     @verb
     def migrate(self, *, progress: Progress | None = None) -> list[int]:
@@ -642,7 +665,12 @@ def open_store(
 ) -> Store:
     """Opens the store at `path`. `repair` also opens one whose last changes are lost, `reading` one on a read-only
     disk. Raises StoreMissing, StoreLocked, StoreDamaged, StoreTooNew, ServerUnreachable."""
-    return _opened(lambda: LocalStore.open(path, command=command, repair=repair, reading=reading), settings)
+    within = (settings or Settings()).store.erase_within
+
+    def open_it() -> LocalStore:
+        return LocalStore.open(path, command=command, repair=repair, reading=reading, erase_within_h=within)
+
+    return _opened(open_it, settings)
 
 
 def open_or_create_store(path: Path, settings: Settings, command: str) -> Store:
@@ -661,7 +689,8 @@ def open_or_create_store(path: Path, settings: Settings, command: str) -> Store:
         resolve_threshold(settings, identity)  # fails before an unusable store is created
         return identity
 
-    store = _opened(lambda: LocalStore.open_or_create(path, make, command=command), settings)
+    within = settings.store.erase_within
+    store = _opened(lambda: LocalStore.open_or_create(path, make, command=command, erase_within_h=within), settings)
     try:
         store.unlock(master_key)
     except BaseException:

@@ -73,7 +73,7 @@ class Housekeeper:
     def _work(self) -> None:
         while not self._stop.wait(self._interval_s):
             quiet, self._changed = not self._changed, False
-            if self._dirty:
+            if self._dirty or self._client.is_erase_due():
                 self._dirty = not quiet  # before the fold: a change during it, or a failure, sets it again
                 self._fold(1 if quiet else _MAX_PENDING)
 

@@ -45,7 +45,7 @@ class Plan:
         self.known_vectors: dict[int, FaceVector] = {}  # those that the caller has
         self.pictures = pictures
         self.now = utc_now()
-        self.said: Mapping[str, Any] = {}  # additional fields of CorrectionAnswer
+        self.said: dict[str, Any] = {}  # additional fields of CorrectionAnswer
         # If decided without the lock: the persons that change, or lose or get faces, as read; for `is_outdated`.
         self.known: dict[str, PersonRecord] = {}
         self._persons: dict[str, tuple[Columns, Columns]] = {}  # (before, after), like the two below
@@ -62,7 +62,7 @@ class Plan:
         self.leaving_status = FORGOTTEN
         self.gone_faces: set[int] = set()  # of deleted media or persons
         self.deleted: list[str] = []  # persons
-        self.remembered: Set[str] = frozenset()  # as `Change.remembered`
+        self.remembered: Set[str] | None = None  # as `Change.remembered`
         self.seen: Mapping[str, int] = {}  # as `Change.seen`
         self.labels: list[MediaLabel] = []  # stored with it
         self.new_faces: list[StoredFace] = []  # added by the same commit

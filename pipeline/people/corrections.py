@@ -61,7 +61,9 @@ from pipeline.store import (
     Row,
     Rows,
     StoredFace,
+    erasures,
     forgotten,
+    media,
 )
 
 LONG: Final = frozenset({"regroup", "label"})  # kinds that, like their undo, may change thousands of faces
@@ -238,7 +240,7 @@ class Corrections:
 
 def _decided(plan: Plan, request: CorrectionRequest) -> _Decided:
     """Builds and prepares the plan's change."""
-    change = plan.change(request.kind, request.origin, dry_run=request.dry_run)
+    change = replace(plan.change(request.kind, request.origin, dry_run=request.dry_run), receipt=request.receipt)
     if not request.dry_run:
         change.prepare()
     return _Decided(plan, change, _answer(plan, request, change), request.dry_run)
@@ -345,17 +347,25 @@ def _decide(plan: Plan, request: CorrectionRequest) -> None:
                 raise CorrectionImpossible(detail="Only one record is deleted at a time.")
             for child, parent_id in merging.orphaned(plan.directory, persons[0]).items():
                 plan.update(plan.directory.record(child), parent_id=parent_id)
-            plan.delete([persons[0].person_id], forgotten.PHOTOS)
+            plan.delete([persons[0].person_id], frozenset() if request.no_trace else forgotten.PHOTOS)
         case "delete_merged" | "forget":
             everybody = [member for members in _sets(plan, persons).values() for member in sorted(members)]
+            kinds = forgotten.PHOTOS
             if request.kind == "forget":  # later runs skip the faces, too
-                plan.delete(everybody, forgotten.PHOTOS | {forgotten.FACE})
-                plan.gone_faces = {face.face_id for face in plan.faces(person_ids=plan.deleted)}
-            else:
-                plan.delete(everybody, forgotten.PHOTOS)
+                kinds |= {forgotten.FACE}
+                plan.gone_faces = {face.face_id for face in plan.faces(person_ids=everybody)}
+                plan.said = {"kept_photos": plan.client.ask(media.photos_with_others, everybody)}
+                if request.dry_run:
+                    whose = request.account_id, request.directory, everybody
+                    plan.said |= {"erased": plan.client.ask(erasures.values_of_people, *whose)}
+            plan.delete(everybody, frozenset() if request.no_trace else kinds)
         case "forget_photos":
             faces = plan.forget_photos(request.media_ids)
             plan.settle([face.person_id for face in faces if face.person_id is not None])
+            plan.remembered = frozenset() if request.no_trace else None
+            if request.dry_run:
+                gone = [person_id for person_id, columns in plan.rows()[1].persons.items() if columns is None]
+                plan.said = {"erased": plan.client.ask(erasures.values_of_photos, request.media_ids, gone)}
         case "allow_twice":
             _allow_twice(plan, request.media_ids)
         case "disallow_twice":

@@ -188,6 +188,14 @@ def sweep(catalog: Catalog) -> None:
         catalog.folder.unlink(file)
 
 
+def empty_quarantine(folder: Folder) -> None:
+    """Deletes all quarantined files, such as pictures of deleted people."""
+    with disk_errors(folder.root):
+        for path in folder.path(QUARANTINE).rglob("*"):
+            if path.is_file() and folder.holds(path):
+                path.unlink(missing_ok=True)
+
+
 def _remove_leftovers(folder: Folder) -> None:
     """Only in cheap places: `check` finds half-written objects."""
     leftovers = [folder.path(name) for name in (CURRENT_NAME + TEMPORARY, COMMITS_NAME + TEMPORARY, TOKEN_NAME)]

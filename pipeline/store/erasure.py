@@ -1,9 +1,10 @@
-"""Erases from files what transactions removed from the catalog: deletes listed files, and rewrites index segments and
-embedding shards that contain removed references or vectors.
+"""Erases from files what transactions removed from the catalog: deletes listed files, rewrites index segments and
+embedding shards that contain removed references or vectors, and in time the catalog itself (`catalog.rewriting`).
 
-A shard has more rows than the catalog has faces in it, a segment has tombstones, so no crash makes the store forget
-them. `erase` runs when a store is opened, before each compaction (`LocalStore.fold`: after a command, or while a server
-is idle), and before `check`. If others use the store, callers must hold its `embeddings_lock`.
+A shard has more rows than the catalog has faces in it, a segment has tombstones, core.store has the time of the first
+removal since the catalog was rewritten: no crash makes the store forget them. `erase` runs when a store is opened,
+before each compaction (`LocalStore.fold`: after a command, or while a server is idle), and before `check`. If others
+use the store, callers must hold its `embeddings_lock`.
 """
 
 from __future__ import annotations
@@ -16,8 +17,10 @@ import pyarrow.compute as pc
 
 from pipeline.errors import StoreError
 from pipeline.store import segments
+from pipeline.store.catalog import rewriting
 from pipeline.store.catalog.connection import Catalog, OpenStore, each_generation
-from pipeline.store.cleanup import delete_later, pending_files, unlink_pending
+from pipeline.store.catalog.runs import give_up_runs
+from pipeline.store.cleanup import delete_later, empty_quarantine, pending_files, unlink_pending
 from pipeline.store.files import shards
 
 ShardRow = tuple[int, str, str]  # core.embedding_shards: id, file, SHA-256
@@ -25,8 +28,8 @@ _log = logging.getLogger(__name__)
 
 
 def left_to_erase(catalog: Catalog) -> list[str]:
-    """Files, segments and shards that still contain removed data."""
-    left = pending_files(catalog)
+    """Files, segments and shards that still contain removed data, and catalogs of an interrupted rewriting."""
+    left = [*pending_files(catalog), *rewriting.other_catalogs(catalog)]
     for generation in catalog.generations:
         with catalog.at(generation):
             left += [*segments.to_erase(catalog), *(file for _, file, _ in _stale_shards(catalog))]
@@ -34,28 +37,41 @@ def left_to_erase(catalog: Catalog) -> list[str]:
 
 
 def erase(store: OpenStore) -> None:
-    """Erases all removed data. Raises StoreDamaged, StoreFull, StoreUnwritable."""
+    """Erases all removed data, but for what is left in the catalog's file. Raises StoreDamaged, StoreFull,
+    StoreUnwritable."""
     unlink_pending(store)
+    store.submit(rewriting.remove_others)
     for part in each_generation(store):
         segments.rewrite(part)
         rewrite_stale_shards(part)
 
 
-def finish(store: OpenStore, *, read_only: bool) -> None:
-    """At opening: completes an interrupted erasure. If that fails, the store is usable, and the next opening tries
-    again."""
+def erase_catalog(store: OpenStore) -> None:
+    """Erases it from the catalog's file, too, and what interrupted runs and repairs keep of it. Raises as `erase`."""
+    give_up_runs(store)
+    empty_quarantine(store.folder)
+    rewriting.rewrite(store)
+
+
+def finish(store: OpenStore, *, read_only: bool, within_h: float) -> None:
+    """At opening: completes an interrupted or overdue erasure. If that fails, the store is usable, and the next opening
+    tries again."""
     root = store.folder.root
-    if not store.submit(left_to_erase):
+    interrupted = bool(store.submit(rewriting.other_catalogs))
+    due = store.submit(rewriting.is_due, 0.0 if interrupted else within_h)
+    if not due and not store.submit(left_to_erase):
         return
     if read_only:
         _log.warning("An erasure in the store %s is not finished: the next command that can write there does it.", root)
         return
     try:
         erase(store)
+        if due:
+            erase_catalog(store)
     except StoreError as exc:
         _log.warning("An erasure in the store %s could not be finished, and is tried again: %s", root, exc)
     else:
-        _log.warning("Finished an erasure in the store %s that was interrupted.", root)
+        _log.warning("Finished an erasure in the store %s that was interrupted or due.", root)
 
 
 def _stale_shards(catalog: Catalog) -> list[ShardRow]:

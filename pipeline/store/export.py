@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 
 from pipeline.errors import UsageError
 from pipeline.store.catalog.connection import Catalog
+from pipeline.store.catalog.erasures import erasures
 from pipeline.store.catalog.references import load_embeddings
 from pipeline.store.files.durable import TEMPORARY, Folder, disk_errors
 from pipeline.store.files.faults import point
@@ -51,7 +52,9 @@ def in_pages(read: Callable[[int], pa.Table], column: str) -> pa.RecordBatchRead
 
 
 def read_table(store: LocalStore, name: str) -> pa.RecordBatchReader:
-    """A public view, or `embeddings` page by page. Raises UsageError for another name."""
+    """A public view, `embeddings` page by page, or `erasures`. Raises UsageError for another name."""
+    if name == "erasures":
+        return store.submit(erasures).to_reader()
     if name != "embeddings":
         return store.read(_view_query(name)).to_reader()
     part = store.at(store.generation)  # one generation throughout, even if it is switched between pages

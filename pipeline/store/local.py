@@ -10,25 +10,30 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from datetime import timedelta
 from functools import wraps
 from pathlib import Path
 from typing import Concatenate, Final, ParamSpec, TypeVar
 
 import pyarrow as pa
 
+from pipeline.config import StoreSettings
 from pipeline.errors import (
     MasterKeyWrong,
     ObjectUnknown,
+    ReceiptInvalid,
+    ReceiptPending,
     StoreDamaged,
     StoreError,
     StoreMissing,
 )
-from pipeline.store import cleanup, erasure, segments
+from pipeline.store import cleanup, erasure, receipts, segments, traces
 from pipeline.store.catalog import (
     accounts,
     changes,
     corrections,
     directories,
+    erasures,
     files,
     forgotten,
     media,
@@ -36,6 +41,7 @@ from pipeline.store.catalog import (
     people,
     persons,
     references,
+    rewriting,
     runs,
 )
 from pipeline.store.catalog.connection import Catalog, cleaning_up, each_generation
@@ -55,6 +61,7 @@ from pipeline.store.records import (
     Change,
     CheckReport,
     Committed,
+    ErasureState,
     Generation,
     Picture,
     Problem,
@@ -62,6 +69,7 @@ from pipeline.store.records import (
     ShardCommit,
     StoreIdentity,
 )
+from pipeline.store.schema import TABLES
 from pipeline.types import Progress
 
 P = ParamSpec("P")
@@ -95,6 +103,7 @@ class LocalStore(RunFiles):
         *,
         repair: bool = False,
         reading: bool = False,
+        erase_within_h: float = StoreSettings.erase_within,
     ) -> None:
         """Use `open` or `open_or_create`. `lost` describes the loss that a repair accepted."""
         super().__init__(Folder(root))
@@ -106,6 +115,8 @@ class LocalStore(RunFiles):
         self._lock = StoreLock.acquire(root, command, reading=reading)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="store-writer")
         self._closed = threading.Event()
+        self._erase_within_h = erase_within_h
+        self._rewriting = threading.Lock()
         try:
             opened = self._thread.submit(_open, self.folder, make_identity, repair, self._lock.read_only)
             self._catalog, self.lost = opened.result()
@@ -117,7 +128,7 @@ class LocalStore(RunFiles):
         self._ids_lock = threading.Lock()
         self._group = commit.GroupCommit(self.begin)
         try:
-            erasure.finish(self, read_only=self._catalog.read_only)
+            erasure.finish(self, read_only=self._catalog.read_only, within_h=erase_within_h)
             # The next free ids, reserved in memory only: after a crash nothing refers to them.
             next_ids = "SELECT next_media_id, next_face_id FROM core.store"
             self._next_ids = [*map(int, self.submit(Catalog.rows, next_ids)[0])]
@@ -126,9 +137,18 @@ class LocalStore(RunFiles):
             raise
 
     @classmethod
-    def open(cls, path: Path | str, *, command: str, repair: bool = False, reading: bool = False) -> LocalStore:
+    def open(
+        cls,
+        path: Path | str,
+        *,
+        command: str,
+        repair: bool = False,
+        reading: bool = False,
+        erase_within_h: float = StoreSettings.erase_within,
+    ) -> LocalStore:
         """Opens the store at `path`; `command` names the holder in other openers' errors. `repair` also opens one that
-        lost its last transactions, without them. `reading` also works on a read-only file system.
+        lost its last transactions, without them. `reading` also works on a read-only file system. After
+        `erase_within_h` hours `fold` erases removed data from the catalog's file, too.
 
         Raises StoreMissing, StoreLocked, StoreDamaged, StoreTooNew.
         """
@@ -137,11 +157,16 @@ class LocalStore(RunFiles):
             raise StoreMissing(path=root)
         if not (root / LOCK_NAME).exists():
             opening.require_store(Folder(root))  # before leaving a lock file in a foreign folder
-        return cls(root, None, command, repair=repair, reading=reading)
+        return cls(root, None, command, repair=repair, reading=reading, erase_within_h=erase_within_h)
 
     @classmethod
     def open_or_create(
-        cls, path: Path | str, make_identity: Callable[[], StoreIdentity], *, command: str
+        cls,
+        path: Path | str,
+        make_identity: Callable[[], StoreIdentity],
+        *,
+        command: str,
+        erase_within_h: float = StoreSettings.erase_within,
     ) -> LocalStore:
         """Opens the store at `path`, or creates one with `make_identity()`, which is only called then.
 
@@ -150,7 +175,7 @@ class LocalStore(RunFiles):
         root = Path(path).absolute()
         opening.require_place(root)
         Folder(root.parent).make(root.name)
-        return cls(root, make_identity, command)
+        return cls(root, make_identity, command, erase_within_h=erase_within_h)
 
     def close(self) -> None:
         """Closes the catalog and frees the lock. Idempotent."""
@@ -409,9 +434,11 @@ class LocalStore(RunFiles):
 
     def check(self, *, repair: bool = False, progress: Callable[[str], None] | None = None) -> CheckReport:
         unfinished = self.submit(erasure.left_to_erase)
+        if self.is_erase_due():
+            unfinished.append(self._catalog.file.name)
         if unfinished and not self._catalog.read_only:
-            with suppress(StoreError), self.embeddings_lock:  # leftovers are reported
-                erasure.erase(self)
+            with suppress(StoreError):  # leftovers are reported
+                self.erase()
                 unfinished = []
         report = check_store(self, progress, unfinished)
         repaired = repair_store(self, report) if repair else []
@@ -431,7 +458,51 @@ class LocalStore(RunFiles):
                 moved += compaction.compact(part, min_pending)
                 deque(segments.fold(part, min_pending), 0)
             self.submit(persons.forget_replaced)
-            return moved
+        if self.is_erase_due():
+            self.erase_catalog()
+        return moved
+
+    def erase(self, *, now: bool = False) -> None:
+        """Erases removed data: from the catalog's file only if that is due, or `now`. Other work may go on meanwhile.
+        Raises as `fold`."""
+        with self.embeddings_lock:
+            erasure.erase(self)
+        if self.is_erase_due() or (now and self.submit(rewriting.waits_since)):
+            self.erase_catalog()
+
+    def find_text(self, text: str) -> list[tuple[str, int]]:
+        """`traces.in_table` of each table, with other work in between."""
+        return [found for table in TABLES for found in self.submit(traces.in_table, table, text)]
+
+    def is_erase_due(self) -> bool:
+        return self.submit(rewriting.is_due, self._erase_within_h)
+
+    def erase_state(self) -> ErasureState:
+        since = self.submit(rewriting.waits_since)
+        due = None if since is None else since + timedelta(hours=self._erase_within_h)
+        return ErasureState(since, due, receipts.public_key(self.submit(erasures.seed)))
+
+    def sign_receipt(self, pending: str) -> str:
+        """Completes and signs the receipt of an erasure. Raises ReceiptInvalid if the store does not know it,
+        ReceiptPending while something is left to erase."""
+        if receipts.read(pending).public_key != self.erase_state().public_key:
+            raise ReceiptInvalid(detail="it is of another store")
+        made = self.submit(erasures.with_receipt, receipts.sha256(pending))
+        if not made:
+            raise ReceiptInvalid(detail="it was changed after it was written, or nothing was forgotten with it")
+        if not all(each.erased_at for each in made):
+            due = self.erase_state().due
+            if due is None:
+                raise ReceiptPending(detail="a run that is in progress may show what was deleted")
+            raise ReceiptPending(detail=f"to be erased by {due:%F %T} UTC, or by facepipe erase --now")
+        if self.submit(erasure.left_to_erase):
+            raise ReceiptPending(detail="other deletions are being erased; facepipe erase --now does it at once")
+        return receipts.signed(pending, self.submit(erasures.seed), made)
+
+    def erase_catalog(self) -> None:
+        """Erases removed data from the catalog's file."""
+        with self._rewriting:
+            erasure.erase_catalog(self)
 
     # Images
 

@@ -523,10 +523,12 @@ class Change:
     measured: Mapping[int, Measured] = field(default_factory=dict)
     undoes: int | None = None  # of undo and redo: the affected correction
     deleted: Sequence[str] = ()  # persons deleted with all their faces
-    remembered: Set[str] = frozenset()  # kinds of digests kept of them, see `catalog.forgotten`
+    # kinds of digests kept of them and of `leaving` (`catalog.forgotten`); None: photos that show only them stay, too
+    remembered: Set[str] | None = None
     leaving: Sequence[int] = ()  # media of runs deleted with their faces
     leaving_status: str = FORGOTTEN
     labels: Sequence[MediaLabel] = ()  # stored with it
+    receipt: str | None = None  # of a deletion: the SHA-256 of its pending receipt
 
     @cached_property
     def persons(self) -> set[str]:
@@ -689,12 +691,14 @@ class CorrectionRequest:
     method: RegroupSettings | None = None  # of regroup; None: sequential
     spares_corrected: bool = False  # of regroup: leaves out people who were named or corrected
     typed: Remembered = Remembered()  # of regroup: what its user gave, which the directory remembers
-    dry_run: bool = False  # of regroup and undo: only report
+    dry_run: bool = False  # only report; a deletion's answer has what it would erase
     decoded: str | None = None  # of regroup, to a server: file with faces extracted again
     correction_id: int | None = None  # of undo; None: the last of `undo_origin` in force
     undo_origin: str = USER
     media_ids: Sequence[int] = ()  # of forget_photos, allow_twice, disallow_twice and add_face
+    no_trace: bool = False  # of deletions: no digests are kept, so that later runs may import the faces again
     box: tuple[float, float, float, float] | None = None  # of add_face: xyxy in pixels of the upright photo
+    receipt: str | None = None  # as `Change.receipt`
     labels: Sequence[LabelChange] = ()  # of label: the source's current labels
     seen: Seen | None = None  # None: not validated
 
@@ -768,6 +772,28 @@ class Regrouping:
 
 
 @dataclass(frozen=True)
+class ErasureState:
+    """Deleted data that are still in the catalog's file."""
+
+    since: datetime | None  # UTC: the first deletion; None: there are none
+    due: datetime | None  # UTC: when they have to be erased
+    public_key: str  # of the store's receipts
+
+
+@dataclass(frozen=True)
+class Erasure:
+    """A deletion of people or photos, without what was deleted."""
+
+    deleted_at: datetime  # UTC
+    kind: str  # as `CorrectionRequest.kind`, or delete_directory
+    people: int
+    faces: int
+    photos: int
+    receipt: str | None  # SHA-256 of the pending receipt
+    erased_at: datetime | None  # UTC: when the catalog was rewritten; None: not yet
+
+
+@dataclass(frozen=True)
 class Suggestion:
     """Two people (roots) who may be one; a named one is the first."""
 
@@ -829,7 +855,10 @@ class CorrectionAnswer:
     made_at: datetime | None = None  # UTC; of an undo: when the undone correction was made
     undone_by: int | None = None  # the undo; undoing that restores it
     names: Mapping[str, str] = field(default_factory=dict)  # of the persons and deleted ones
+    kept_photos: Mapping[str, int] = field(default_factory=dict)  # of forget: those that show others, path -> media id
     tag: str | None = None  # of add_face: why the face has no vector
+    # of a dry run of forget and forget_photos, by kind (`catalog.erasures`)
+    erased: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

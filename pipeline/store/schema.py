@@ -47,7 +47,8 @@ _COLUMNS: Final = {
         format_version INTEGER, schema_version INTEGER, created_at TIMESTAMP, current_generation INTEGER,
         encrypted BOOLEAN, master_key_id VARCHAR, pixel_key VARCHAR,
         next_media_id BIGINT, next_face_id BIGINT, next_person_seq BIGINT,
-        next_correction_id BIGINT, fact_key VARCHAR, changes_from BIGINT
+        next_correction_id BIGINT, fact_key VARCHAR, changes_from BIGINT, erase_since TIMESTAMP,
+        receipt_key VARCHAR
     """,
     "generations": """
         generation INTEGER, begun_at TIMESTAMP, completed_at TIMESTAMP, built VARCHAR, mode VARCHAR,
@@ -122,6 +123,10 @@ _COLUMNS: Final = {
         mtime_ns BIGINT, ctime_ns BIGINT, inode BIGINT, seen_at TIMESTAMP, gone_at TIMESTAMP, label VARCHAR
     """,
     "forgotten": "account_id INTEGER, kind VARCHAR, digest VARCHAR, forgotten_at TIMESTAMP",
+    "erasures": """
+        deleted_at TIMESTAMP, account_id INTEGER, kind VARCHAR, people BIGINT, faces BIGINT, photos BIGINT,
+        receipt VARCHAR, erased_at TIMESTAMP
+    """,
     "page_subjects": "file VARCHAR, person_id UUID, media_id BIGINT",
     "pending_deletes": "path VARCHAR, added_at TIMESTAMP",
 }

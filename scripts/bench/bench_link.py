@@ -3,6 +3,7 @@
     python scripts/bench/bench_link.py people --faces FOLDER/lfw-view1 --work WORK [--weights casia-webface sface]
     python scripts/bench/bench_link.py nights --faces FOLDER/lfw-view1 --work WORK [--weights sface]
     python scripts/bench/bench_link.py dense --faces FOLDER/lfw-view1 --work WORK [--weights sface]
+    python scripts/bench/bench_link.py scale --faces FOLDER/lfw-view1 --work WORK [--weights sface]
     python scripts/bench/bench_link.py suggestions --faces FOLDER/lfw-view1 --work WORK [--weights sface]
     python scripts/bench/bench_link.py planted --planted 100000 --size 512
 
@@ -14,15 +15,19 @@ nights   70 % of the photos, of whose people the 50 with the most photos get nam
          by `facepipe run --method average-link`; beside all photos at once without names. Then a plain run.
 dense    30 people of 100 to 300 faces: around the means of LFW's people with the most photos, with the spread of their
          photos about these (its covariance); both methods over all thresholds
+scale    1,000 to 100,000 planted people of two faces, with the spread of LFW's photos about the means of their people,
+         and the false match rate of the calibration at T = 0.54. Wrong pairs per right pair at the cuts of the
+         registry, and the precision at the cut that `--precision 0.99` takes for so many people
 suggestions  the pairs of `people suggest` after the run, and after an average-link regroup: how many of the first show
          one person, by the labels, of those that have labels on both sides; and the seconds that they take
 planted  vectors of planted people, each side in turn: the half of all products that any exact grouping needs, and ours
 
 Asserts of `people`: the registry's table is the measured one; a pairwise F of 0.98 (sface) and 0.83 (casia-webface) at
 a precision of 0.98 or more on test people; nobody is twice on a photo; an undo gives the people of before. Of `nights`:
-no named person is merged or loses a face. Of `suggestions`: LEAST_RIGHT of the first 20 after the run are right. Of
-`planted`: no two planted people are joined, and at least 99 % of them are found whole. Writes link-<weights>,
-link-nights-<weights>, link-dense-<weights>, link-suggestions-<weights> and link-planted-<thousands of
+no named person is merged or loses a face. Of `scale`: among ten times the people the ratio is at most ten times as
+large, but for a third. Of `suggestions`: LEAST_RIGHT of the first 20 after the run are right. Of `planted`: no two
+planted people are joined, and at least 99 % of them are found whole. Writes link-<weights>, link-nights-<weights>,
+link-dense-<weights>, link-scale-<weights>, link-suggestions-<weights> and link-planted-<thousands of
 faces>k-<device>.json.
 """
 
@@ -35,7 +40,8 @@ import statistics
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -45,7 +51,7 @@ from bench_serve import ask
 from harness import argument_parser, paired_ratio, settings_of, write_result
 from lfw import MISLABELLED, Protocol, Stored, make_store, read_protocol, read_store
 
-from pipeline.config import AVERAGE_LINK, SEQUENTIAL
+from pipeline.config import AVERAGE_LINK, CONTRACT_THRESHOLD, SEQUENTIAL
 from pipeline.evaluation.bench.harness import Timing, timed
 from pipeline.evaluation.clustering import Contingency
 from pipeline.evaluation.labels import named_photos, numbered
@@ -53,8 +59,9 @@ from pipeline.evaluation.statistics import interval
 from pipeline.evaluation.sweep import METHODS, linked, sweep
 from pipeline.jobs.people import People
 from pipeline.jobs.store import open_store
-from pipeline.matching.average_link import FacesToLink, average_link
-from pipeline.matching.calibration import Calibration
+from pipeline.matching.average_link import FacesToLink, Linkage, average_link
+from pipeline.matching.calibration import Calibration, cut_for
+from pipeline.matching.score import dot_at
 from pipeline.models.registry import weight_set
 from pipeline.store.local import LocalStore
 from pipeline.store.records import Suggestion
@@ -70,6 +77,10 @@ RESAMPLES: Final = 1000
 NIGHTS: Final = tuple(0.7 + 0.027 * night for night in range(11))  # shares of the photos at the end of each
 NAMED: Final = 50
 DENSE: Final = 30  # people
+SCALES: Final = (1_000, 10_000, 100_000)  # people
+SAMPLE: Final = 10_000  # of them, to have a false match rate
+ENOUGH: Final = 20  # wrong pairs, of which a ratio says something
+TOLERATED: Final = 1.3  # times what `cut_for` assumes
 FIRST: Final = (10, 20, 40, 100)  # suggestions
 LEAST_RIGHT: Final = {"casia-webface": 0.9, "sface": 0.7}
 ASKED_S: Final = 30.0  # of steady work
@@ -270,27 +281,102 @@ def name_largest(store: Path) -> list[str]:
     return [row["person_id"] for row in largest]
 
 
-def dense_figures(weights: str, arguments: argparse.Namespace) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Planted:
+    """Faces like those of a store's people: normal distributions with the same covariances."""
+
+    means: FloatArray  # [n, d] of people with several photos
+    photos: IntArray  # [n]
+    spread: FloatArray  # [d, d] covariance of their photos about these
+
+    @classmethod
+    def of(cls, stored: Stored) -> Planted:
+        vectors, names = labelled(stored, {*stored.people})
+        owner = numbered(names)[1]
+        several = np.flatnonzero(np.bincount(owner) >= 5)
+        means = np.stack([vectors[owner == person].mean(axis=0) for person in several])
+        about = np.concatenate([vectors[owner == person] - mean for person, mean in zip(several, means, strict=True)])
+        return cls(means, np.bincount(owner)[several], about.T @ about / (len(about) - len(several)))
+
+    def faces(self, means: FloatArray, who: IntArray, random: np.random.Generator) -> FloatArray:
+        """[len(who), d] float32 of norm 1, about the means of these people."""
+        root = np.linalg.cholesky(self.spread + 1e-9 * np.eye(len(self.spread)))
+        faces = means[who] + random.standard_normal((len(who), len(root))) @ root.T
+        return (faces / np.linalg.norm(faces, axis=1, keepdims=True)).astype(np.float32)
+
+    def people(self, count: int, least: float, rate: float, random: np.random.Generator) -> FloatArray:
+        """The means [count, d] of other people, of whose pairs of faces this share has a dot product of `least` or
+        more: the covariance of the means, more or less like that of a sphere."""
+        centre = self.means.mean(axis=0)
+        values, axes = np.linalg.eigh(np.cov(self.means, rowvar=False))
+        drawn = random.standard_normal((count, len(centre)))
+        sample = np.arange(min(count, SAMPLE))
+
+        def means(power: float, of: slice) -> FloatArray:
+            flat = np.maximum(values, 1e-12) ** power
+            return centre * power + (drawn[of] * np.sqrt(flat * values.sum() / flat.sum())) @ axes.T
+
+        low, high = 0.0, 1.0
+        for _ in range(12):
+            power = (low + high) / 2
+            faces = self.faces(means(power, slice(len(sample))), sample, np.random.default_rng(6))
+            share = (np.triu(faces @ faces.T, 1) >= least).sum() / (len(faces) * (len(faces) - 1) / 2)
+            low, high = (power, high) if share < rate else (low, power)
+        return means(low, slice(None))
+
+
+def planted_like(weights: str, arguments: argparse.Namespace) -> tuple[Planted, Calibration]:
     store = arguments.work / f"{weights}-exact"
     make_store(arguments.faces / "images", weights, store)
-    stored, random = read_store(store), np.random.default_rng(4)
-    vectors, names = labelled(stored, {*stored.people})
-    owner = numbered(names)[1]
-    several = np.flatnonzero(np.bincount(owner) >= 5)
-    means = np.stack([vectors[owner == person].mean(axis=0) for person in several])
-    spread = np.concatenate([vectors[owner == person] - mean for person, mean in zip(several, means, strict=True)])
-    covariance = spread.T @ spread / (len(spread) - len(several))
-    most = np.argsort(-np.bincount(owner)[several])[:DENSE]
-    sizes = random.integers(100, 301, DENSE)
-    who = random.permutation(np.repeat(np.arange(DENSE), sizes))
-    noise = random.multivariate_normal(np.zeros(len(covariance)), covariance, len(who), method="eigh")
-    faces = means[most][who] + noise
-    faces = (faces / np.linalg.norm(faces, axis=1, keepdims=True)).astype(np.float32)
-    rows = sweep(faces, [str(each) for each in who.tolist()], stored.calibration, METHODS, SilentProgress())
+    stored = read_store(store)
+    return Planted.of(stored), stored.calibration
+
+
+def dense_figures(weights: str, arguments: argparse.Namespace) -> dict[str, Any]:
+    planted, calibration = planted_like(weights, arguments)
+    random = np.random.default_rng(4)
+    most = np.argsort(-planted.photos)[:DENSE]
+    who = random.permutation(np.repeat(np.arange(DENSE), random.integers(100, 301, DENSE)))
+    faces = planted.faces(planted.means[most], who, random)
+    rows = sweep(faces, [str(each) for each in who.tolist()], calibration, METHODS, SilentProgress())
     best = {method: max((r for r in rows if r.method == method), key=lambda row: row.pairwise.f) for method in METHODS}
     assert best[AVERAGE_LINK].pairwise.f >= best[SEQUENTIAL].pairwise.f
     return {"faces": len(who), "people": DENSE, "best": {m: asdict(row) for m, row in best.items()},
             "sweep": [asdict(row) for row in rows]}  # fmt: skip
+
+
+def scale_figures(weights: str, arguments: argparse.Namespace) -> dict[str, Any]:
+    planted, calibration = planted_like(weights, arguments)
+    random, cuts = np.random.default_rng(5), weight_set(weights).cuts
+    least = dot_at(CONTRACT_THRESHOLD, calibration)
+    means = planted.people(max(SCALES), least, calibration.fmr_at(CONTRACT_THRESHOLD)[0], random)
+    figures: dict[str, Any] = {}
+    for people in SCALES:
+        who = random.permutation(np.repeat(np.arange(people), 2))
+        faces = planted.faces(means[:people], who, random)
+        by_precision = cut_for(cuts, 0.99, people)
+        wide = max(by_precision, *(threshold for threshold, _ in cuts))
+        linkage = average_link(FacesToLink.without_constraints(faces), calibration, cut=wide, device=arguments.device)
+        figures[str(people)] = {
+            "at the cuts": {str(t): ratio_of(linkage, dot_at(t, calibration), who) for t, _ in cuts},
+            "cut at precision 0.99": by_precision,
+            "precision there": 1 / (1 + ratio_of(linkage, dot_at(by_precision, calibration), who)["wrong per right"]),
+        }
+        print(people, figures[str(people)], flush=True)
+    for fewer, more in pairwise(SCALES):
+        for cut, found in figures[str(more)]["at the cuts"].items():
+            before = figures[str(fewer)]["at the cuts"][cut]
+            if before["wrong"] >= ENOUGH:
+                assert found["wrong per right"] <= TOLERATED * more / fewer * before["wrong per right"], (more, cut)
+    return figures
+
+
+def ratio_of(linkage: Linkage, least: float, who: IntArray) -> dict[str, float]:
+    """Pairs of faces that are wrongly together, per pair that is rightly so."""
+    table = Contingency.of(who, numbered([str(each) for each in linkage.clusters(least).tolist()])[1])
+    wrong = int(table.wrongly_joined().sum())
+    right = int((table.counts * (table.counts - 1) // 2).sum())
+    return {"wrong": wrong, "wrong per right": wrong / right}
 
 
 def suggestion_figures(weights: str, arguments: argparse.Namespace) -> dict[str, Any]:
@@ -394,7 +480,7 @@ def planted_figures(arguments: argparse.Namespace) -> tuple[dict[str, Timing], d
 
 def main() -> None:
     parser = argument_parser(__doc__)
-    parser.add_argument("question", choices=("people", "nights", "dense", "suggestions", "planted"))
+    parser.add_argument("question", choices=("people", "nights", "dense", "scale", "suggestions", "planted"))
     parser.add_argument("--faces", type=Path, help="the folder lfw-view1")
     parser.add_argument("--work", type=Path, help="the folder of the stores")
     parser.add_argument("--weights", nargs="+", default=["casia-webface", "sface"])
@@ -413,6 +499,7 @@ def main() -> None:
         "people": people_figures,
         "nights": nights_figures,
         "dense": dense_figures,
+        "scale": scale_figures,
         "suggestions": suggestion_figures,
     }
     for weights in arguments.weights:

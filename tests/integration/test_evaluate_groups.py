@@ -311,7 +311,7 @@ def test_photos_of_deleted_people_are_skipped(
         hopper = client.read(sql, both)["person_id"].to_pylist()
         sql = "SELECT account_id, directory_id FROM core.persons JOIN core.directories USING (directory_id)"
         (place,) = client.read(f"{sql} WHERE person_id = ?", hopper).to_pylist()
-        client.submit(lambda catalog: remove_persons(catalog, *place.values(), hopper, frozenset()))
+        client.submit(lambda catalog: remove_persons(catalog, *place.values(), hopper, None))
     clustering = report_of("clustering", labels, "--store", tmp_path / "copy")
     assert clustering["skipped"][DELETED] >= 1
     assert clustering["skipped"]["no face found"] == 1  # the noise

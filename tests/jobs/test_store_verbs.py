@@ -10,7 +10,7 @@ import pytest
 from pipeline.jobs.store import VERBS, Store
 from pipeline.store.local import LocalStore
 
-MOST = 37  # that the remote form of a store is one class, and not a proxy of the catalog's functions
+MOST = 40  # that the remote form of a store is one class, and not a proxy of the catalog's functions
 
 
 def test_the_verbs_are_few_and_none_gives_out_passwords() -> None:

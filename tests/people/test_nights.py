@@ -26,7 +26,8 @@ def reports(store: Path) -> list[dict[str, Any]]:
     """The reports of all runs, the earliest first."""
     with LocalStore.open(store, command="test") as client:
         runs = client.read("SELECT run_id FROM core.runs WHERE state = 'finished' ORDER BY started_at")
-    return [json.loads((store / "runs" / run_id / "run.json").read_text()) for run_id in runs["run_id"].to_pylist()]
+    files = [store / "runs" / run_id / "run.json" for run_id in runs["run_id"].to_pylist()]
+    return [json.loads(file.read_text()) for file in files if file.exists()]  # a deletion deletes earlier ones
 
 
 def no_models(*_: object) -> None:

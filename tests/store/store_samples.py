@@ -516,8 +516,20 @@ def no_room() -> Iterator[None]:
 
 # Differ between two undisturbed runs.
 _VOLATILE = ("run_id", "fact_key", "file", "created_at", "added_at", "modified_at", "last_occurrence_at", "replaced_at")
-_VOLATILE += ("seen_at", "started_at", "finished_at", "committed_at", "made_at", "undone_at", "stated_at")
 _VOLATILE += (
+    "deleted_at",
+    "erased_at",
+    "receipt_key",
+    "seen_at",
+    "started_at",
+    "finished_at",
+    "committed_at",
+    "made_at",
+    "undone_at",
+    "stated_at",
+)
+_VOLATILE += (
+    "erase_since",
     "forgotten_at",
     "begun_at",
     "completed_at",

@@ -140,6 +140,10 @@ def test_flipped_bits_in_the_catalog_are_found_at_opening_or_by_check(store: Pat
 
 # Damage to the catalog, and the problem that `check` reports.
 BROKEN = {
+    "INSERT INTO core.erasures BY NAME SELECT created_at AS deleted_at, 'x' AS receipt FROM core.store": (
+        "an erasure with a receipt that is no SHA-256"
+    ),
+    "UPDATE core.store SET receipt_key = '00'": "a key of receipts that is no 32 bytes",
     "DELETE FROM core.media WHERE media_id = 1": "faces.media_id refers to a missing media.media_id",
     "DELETE FROM core.directories": "persons.directory_id refers to a missing directories.directory_id",
     "DELETE FROM core.accounts": "media.account_id refers to a missing accounts.account_id",

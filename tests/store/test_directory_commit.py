@@ -199,6 +199,7 @@ def test_faces_of_a_run_lose_their_deleted_person(filled: LocalStore) -> None:
         "forgotten": -2,
         "corrections": -1,  # which tells who was deleted
         "tombstones": -1,  # in its segment
+        "erasures": -1,
     }
     assert check_store(filled).problems == []
 

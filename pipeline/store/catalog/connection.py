@@ -9,6 +9,7 @@ import logging
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
@@ -146,6 +147,15 @@ def _has_long_list(row: Mapping[str, object]) -> bool:
     return any(isinstance(value, list) and len(value) > _FEW_INSERTED for value in row.values())
 
 
+@dataclass(frozen=True)
+class Statement:
+    """An executed statement that may have changed the catalog."""
+
+    sql: str
+    params: Sequence[object]
+    tables: Mapping[str, pa.Table]  # registered for it
+
+
 class Catalog:
     """An open catalog. Methods raise StoreDamaged, StoreFull and StoreUnwritable."""
 
@@ -158,7 +168,11 @@ class Catalog:
         self.connection = connect(file, folder.root, reading=read_only)
         self.folder = folder
         self.read_only = read_only
-        self._file = file
+        self.file = file
+        self._tables: dict[str, pa.Table] = {}  # registered
+        self._statements: list[Statement] = []  # of the transaction in progress
+        self._recorded: list[Statement] | None = None  # of committed transactions; None: not recorded
+        self._before_closing: Callable[[], None] | None = None  # ends what else uses the connection's database
         self._number: int | None = None  # of the last transaction; None: not counted yet
         self._log_is_named = False
         self._long_log = _LOG_BYTES
@@ -205,7 +219,8 @@ class Catalog:
         Raises CleanUpLeft if the disk fails after the COMMIT.
         """
         point(f"{name}.begin")
-        self._log_is_named &= log_of(self._file).exists()
+        self._log_is_named &= log_of(self.file).exists()
+        self._statements = []
         with self.errors():
             self.connection.execute("BEGIN TRANSACTION")
             try:
@@ -223,6 +238,8 @@ class Catalog:
                 except duckdb.Error:
                     pass  # a failed COMMIT has rolled back
                 raise
+        if self._recorded is not None:
+            self._recorded += self._statements
         with cleaning_up(self.folder.root):
             self._record_commit()
         point(f"{name}.committed")
@@ -240,7 +257,7 @@ class Catalog:
     def _record_commit(self) -> None:
         if not self._log_is_named:
             with suppress(FileNotFoundError):  # if the transaction changed nothing
-                log_of(self._file).chmod(PRIVATE_FILE)
+                log_of(self.file).chmod(PRIVATE_FILE)
             # DuckDB fsyncs its log, but not the folder with a new log's name.
             self.folder.sync_folder(".", "catalog")
             self._log_is_named = True
@@ -269,8 +286,7 @@ class Catalog:
         self.execute("SET threads = 1")
 
     def execute(self, sql: str, params: Sequence[object] = ()) -> None:
-        with self.errors():
-            self.connection.execute(self._parse(sql), list(params))
+        self.rows(sql, params)
 
     def read(self, sql: str, params: Sequence[object] | dict[str, object] = ()) -> pa.Table:
         with self.errors():
@@ -278,7 +294,10 @@ class Catalog:
 
     def rows(self, sql: str, params: Sequence[object] = ()) -> list[tuple[Any, ...]]:
         with self.errors():
-            return self.connection.execute(self._parse(sql), list(params)).fetchall()
+            statement = self._parse(sql)
+            if self._recorded is not None and statement.type != duckdb.StatementType.SELECT:
+                self._statements.append(Statement(sql, list(params), dict(self._tables)))
+            return self.connection.execute(statement, list(params)).fetchall()
 
     def _parsed(self, sql: str) -> duckdb.Statement:
         (statement,) = self.connection.extract_statements(sql)
@@ -317,17 +336,47 @@ class Catalog:
         """Registers Arrow tables for SQL within the block."""
         for name, table in tables.items():
             self.connection.register(name, table)
+        self._tables |= tables
         try:
             yield
         finally:
             for name in tables:
                 self.connection.unregister(name)
+                del self._tables[name]
+
+    # Rewriting
+
+    def record(self, before_closing: Callable[[], None] | None) -> None:
+        """Records the statements of transactions from now on, for a copy. `before_closing`: called before the database
+        is closed, which ends the recording, too; None: records no longer."""
+        self._before_closing = before_closing
+        self._recorded = None if before_closing is None else []
+
+    @property
+    def is_recorded(self) -> bool:
+        """Whether a copy is being made."""
+        return self._recorded is not None
+
+    def take_recorded(self) -> list[Statement]:
+        """Those since the last call. Raises StoreError if the recording was ended."""
+        if self._recorded is None:
+            raise StoreError(message="The catalog had to be opened again while it was rewritten: it is as before.")
+        statements, self._recorded = self._recorded, []
+        return statements
+
+    def move_to(self, file: Path) -> None:
+        """Goes on with an equal catalog."""
+        with suppress(duckdb.Error):
+            self.connection.execute("PRAGMA disable_checkpoint_on_shutdown")  # the old file is deleted
+        self.file, self._log_is_named, self._long_log = file, False, _LOG_BYTES
+        self._reconnect()
 
     def keep_log_short(self) -> None:
         """Between transactions: checkpoints a long log. If that fails, the log keeps everything."""
-        log = log_of(self._file)
+        log = log_of(self.file)
         size = log.stat().st_size if log.exists() else 0
-        if size < self._long_log or self.read_only:
+        # A checkpoint would fail while the snapshot of a copy is open.
+        if size < self._long_log or self.read_only or self._recorded is not None:
             return
         try:
             self.connection.execute("CHECKPOINT")
@@ -339,11 +388,14 @@ class Catalog:
             self._reconnect()
 
     def _reconnect(self) -> None:
+        if self._before_closing is not None:
+            self._before_closing()
+        self.record(None)
         self.connection.close()
         self._parse.cache_clear()
         try:
-            require_all_commits(self.folder, self._file)
-            self.connection = connect(self._file, self.folder.root)
+            require_all_commits(self.folder, self.file)
+            self.connection = connect(self.file, self.folder.root)
             if self._short_statements:
                 self.prefer_short_statements()
         except (StoreError, duckdb.Error):

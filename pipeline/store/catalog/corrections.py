@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields, replace
 from datetime import datetime
 from typing import Any, Final
@@ -43,6 +43,13 @@ _WANTED: Final = """
     JOIN core.detections t ON t.face_id = f.face_id AND t.generation = $1
 """
 
+
+# The corrections of directory $1 that involve some of the persons $2. `list_has_any` would be 2 to 100 times slower.
+SHOWING: Final = (
+    "FROM core.corrections WHERE directory_id = $1 AND correction_id IN (SELECT correction_id FROM ("
+    "SELECT correction_id, unnest(person_ids) AS person_id FROM core.corrections WHERE directory_id = $1)"
+    " WHERE person_id IN (SELECT unnest($2::UUID[])))"
+)
 
 # The photos of runs on which somebody may be twice, by their bytes.
 TWICE_ALLOWED: Final = """
@@ -292,6 +299,12 @@ def to_json(rows: Rows, facts: Sequence[Fact] | None = None) -> str:
     facts = rows.facts if facts is None else facts
     texts = {**rows.texts, "facts": json.dumps([vars(fact) for fact in facts], default=str)}
     return "{" + ", ".join(f'"{name}": {text}' for name, text in texts.items()) + "}"
+
+
+def shown_persons(catalog: Catalog, directory: int | None, person_ids: Sequence[str]) -> Iterator[Rows]:
+    """The rows before and after each correction that involves some of these persons, also undone ones."""
+    for texts in catalog.rows(f"SELECT before, after {SHOWING}", [directory, list(person_ids)]):
+        yield from map(rows_of_json, texts)
 
 
 def rows_of_json(text: str) -> Rows:

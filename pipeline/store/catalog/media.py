@@ -158,6 +158,20 @@ def central_identities(catalog: Catalog, account_id: int, directory: str) -> pa.
     )
 
 
+def photos_with_others(catalog: Catalog, person_ids: Sequence[str]) -> dict[str, int]:
+    """path -> media_id: the photos of runs that show these persons and others."""
+    these = "person_id IN (SELECT unnest($1::UUID[]))"
+    return dict(
+        catalog.rows(
+            "SELECT path, media_id FROM core.media WHERE path IS NOT NULL"
+            f" AND media_id IN (SELECT media_id FROM core.faces WHERE {these})"
+            f" AND media_id IN (SELECT media_id FROM core.faces WHERE person_id IS NOT NULL AND NOT {these})"
+            " ORDER BY media_id",
+            [list(person_ids)],
+        )
+    )
+
+
 def central_faces(catalog: Catalog, paths: Sequence[str]) -> pa.Table:
     """media_id, path, status, reason, face_id, file, deleted: per path, in any directory, the most central face and its
     embedding shard (null if the quality gate rejected it).

@@ -33,7 +33,19 @@ CURRENT_NAME = "CURRENT"
 CATALOG_NAME = "catalog-0001.duckdb"
 INTENTS_NAME = "INTENTS"  # see cleanup.py
 PARTS = ("embeddings", "objects", "references", "runs")
-_NEW_CATALOG = "catalog-0001.new.duckdb"  # not *.tmp: DuckDB spills into that folder
+
+
+def new_catalog_name(name: str) -> str:
+    """Of an unfinished catalog; not *.tmp, because DuckDB spills into that folder."""
+    return name.replace(".duckdb", ".new.duckdb")
+
+
+def next_catalog_name(name: str) -> str:
+    number = int(name.removeprefix("catalog-").removesuffix(".duckdb"))
+    return f"catalog-{number + 1:04d}.duckdb"
+
+
+_NEW_CATALOG = new_catalog_name(CATALOG_NAME)
 _LEFTOVERS = (_NEW_CATALOG, _NEW_CATALOG + ".wal", CURRENT_NAME + TEMPORARY, COMMITS_NAME + TEMPORARY)
 _CATALOG_PATTERN = re.compile(r"catalog-\d{4,}\.duckdb")
 _JSON_COLUMNS = ("preprocessing", "calibration", "output_settings")
@@ -126,8 +138,15 @@ _UPGRADES: Final[dict[int, tuple[str | Callable[[Catalog], None], ...]]] = {
         f'ALTER TABLE core.directories ADD COLUMN "{name}" {schema.TABLES["directories"][name]}'
         for name in ("threshold", "threshold_generation", "method", "precision", "cut")
     ),
-    # 11: constraints of the kind `twice`, which earlier versions would not respect.
-    10: (),
+    # 11: constraints of the kind `twice`, which earlier versions would not respect; rewriting of the catalog: what was
+    # deleted before is still in its free blocks; erasures and the key of their receipts.
+    10: (
+        *schema.table_statements("erasures"),
+        "ALTER TABLE core.store ADD COLUMN erase_since TIMESTAMP",
+        "ALTER TABLE core.store ADD COLUMN receipt_key VARCHAR",
+        f"UPDATE core.store SET receipt_key = '{_SECRET}'",
+        lambda catalog: catalog.execute("UPDATE core.store SET erase_since = ?", [utc_now()]),
+    ),
 }
 
 
@@ -247,6 +266,7 @@ def _insert_store_row(catalog: Catalog, identity: StoreIdentity) -> None:
         "next_correction_id": 1,
         "fact_key": secrets.token_hex(32),
         "changes_from": 0,
+        "receipt_key": secrets.token_hex(32),
     }
     catalog.insert("store", [row])
 

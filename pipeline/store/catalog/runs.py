@@ -9,11 +9,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from pipeline.errors import StoreError
+from pipeline.errors import StoreError, StoreLocked
 from pipeline.store import cleanup
-from pipeline.store.catalog import files
-from pipeline.store.catalog.connection import Catalog
+from pipeline.store.catalog import files, rewriting
+from pipeline.store.catalog.connection import Catalog, OpenStore
 from pipeline.store.catalog.opening import to_json
+from pipeline.store.files.lock import RUN_LOCK_NAME, StoreLock
 from pipeline.store.files.shards import manifest_file
 from pipeline.store.records import FaceChange, RunCounts, RunRow, ScanNotes
 from pipeline.store.schema import TABLES
@@ -142,6 +143,7 @@ def finish_run(catalog: Catalog, run_id: str, summary: Mapping[str, Any]) -> Non
         )
         # It names persons who could not be deleted from it.
         cleanup.delete_later(catalog, [manifest_file(run_id)])
+        _note_removal_during(catalog, run)
     cleanup.unlink_after_commit(catalog)
 
 
@@ -151,8 +153,10 @@ def abandon_run(catalog: Catalog, run_id: str) -> RunRow:
     Files of an interrupted commit become orphans, for `check --repair`. Raises StoreError for a finished run.
     """
     with catalog.transaction("finish_run"):
-        if run_row(catalog, run_id).state == FINISHED:
+        run = run_row(catalog, run_id)
+        if run.state == FINISHED:
             raise StoreError(message=f"Run {run_id} is finished.")
+        _note_removal_during(catalog, run)
         rows = catalog.one("SELECT count(*) FROM core.media WHERE run_id = ?", [run_id])
         catalog.execute(
             "UPDATE core.runs SET state = ?, rows = ?, shards = ?, finished_at = ?, summary = ? WHERE run_id = ?",
@@ -163,6 +167,30 @@ def abandon_run(catalog: Catalog, run_id: str) -> RunRow:
         cleanup.delete_later(catalog, [path.relative_to(root).as_posix() for path in left if path.is_file()])
     cleanup.unlink_after_commit(catalog)
     return run_row(catalog, run_id)
+
+
+def _note_removal_during(catalog: Catalog, run: RunRow) -> None:
+    """Inside a transaction that empties the run's summary: it may list people and photos removed since its plan."""
+    since = "SELECT 1 FROM core.erasures WHERE account_id = ? AND deleted_at >= ? LIMIT 1"
+    if catalog.rows(since, [run.account_id, run.started_at]):
+        rewriting.note_removal(catalog)
+
+
+def give_up_runs(store: OpenStore) -> None:
+    """Gives up interrupted runs, whose manifests and shards may show deleted people; the next run processes the other
+    rows. Leaves a run in progress alone: its end deletes them."""
+    unfinished = store.submit(Catalog.column, "SELECT run_id FROM core.runs WHERE state <> ?", [FINISHED])
+    if not unfinished:
+        return
+    try:
+        lock = StoreLock.acquire(store.folder.root, "erase", RUN_LOCK_NAME)
+    except StoreLocked:
+        return
+    try:
+        for run_id in unfinished:
+            store.submit(abandon_run, run_id)
+    finally:
+        lock.release()
 
 
 def _require_state(catalog: Catalog, run_id: str, state: str) -> RunRow:

@@ -154,3 +154,9 @@ WHERE (master_key_id IS NULL) = encrypted;
 -- a finished run with missing shards
 SELECT 'run ' || run_id FROM core.runs r
 WHERE state = 'finished' AND shards <> (SELECT count(*) FROM core.shards s WHERE s.run_id = r.run_id);
+
+-- an erasure with a receipt that is no SHA-256
+SELECT 'erasure of ' || deleted_at FROM core.erasures WHERE NOT regexp_full_match(receipt, '[0-9a-f]{{64}}');
+
+-- a key of receipts that is no 32 bytes
+SELECT 'core.store' FROM core.store WHERE NOT coalesce(regexp_full_match(receipt_key, '[0-9a-f]{{64}}'), false);

@@ -54,7 +54,7 @@ from pipeline.store.records import (
     Rows,
 )
 from pipeline.store.schema import arrow_table
-from pipeline.types import DRAWN, OK, QUALITIES, Measured, utc_now
+from pipeline.types import DRAWN, FORGOTTEN, OK, QUALITIES, Measured, utc_now
 
 _WHOSE: Final = ("person_id", "outcome")
 _WHY: Final = ("similarity_score", "rejection_reasons")  # per generation
@@ -226,14 +226,15 @@ def write_changes(catalog: Catalog, changes: Sequence[Change], now: datetime) ->
     Raises TooManyDirectories, DirectoryUnknown; StoreError for missing rows.
     """
     parts = _numbered(catalog, changes, now)
+    removed = []
     for part in parts:
-        _remove(catalog, part)
+        removed.append(_remove(catalog, part))
         _change_constraints(catalog, part)
         _change_faces(catalog, part)
     _insert_photos(catalog, parts, now)
     _change_persons(catalog, parts, now)
-    for part in parts:
-        _delete_persons(catalog, part)
+    for part, of_photos in zip(parts, removed, strict=True):
+        _note_erasure(catalog, part.change, now, of_photos, _delete_persons(catalog, part))
     in_both = _insert_references(catalog, parts)
     for part in parts:
         change, faces = part.change, part.after.faces
@@ -310,16 +311,19 @@ def _complete(change: Change, seqs: Mapping[str, int], number: int | None, now: 
     return replace(after, persons=persons, facts=facts)
 
 
-def _remove(catalog: Catalog, part: _Numbered) -> None:
-    """Removes deleted photos and replaced references."""
-    change = part.change
+def _remove(catalog: Catalog, part: _Numbered) -> tuple[int, int]:
+    """Removes deleted photos and replaced references. Returns the number of the photos' faces, and of photos."""
+    change, removed = part.change, (0, 0)
     if change.leaving:
-        remove_photos(catalog, change.account_id, change.leaving, change.leaving_status)
+        remembered = change.remembered is None or bool(change.remembered)
+        whose = change.account_id, change.leaving, change.leaving_status
+        removed = remove_photos(catalog, *whose, remembered=remembered)
     if change.replaced:
         remove_references(catalog, part.directory, change.replaced)
     old = [p for p, face_id in change.before.references.items() if face_id is not None and p not in change.replaced]
     if old:
         drop_references(catalog, part.directory, old, set(change.gone))
+    return removed
 
 
 def _change_constraints(catalog: Catalog, part: _Numbered) -> None:
@@ -474,7 +478,8 @@ def _change_persons(catalog: Catalog, parts: Sequence[_Numbered], now: datetime)
         _update(catalog, "persons", key, COUNTERS, seen, {"occurrence": "t.occurrence + "})
 
 
-def _delete_persons(catalog: Catalog, part: _Numbered) -> None:
+def _delete_persons(catalog: Catalog, part: _Numbered) -> tuple[int, int]:
+    """Returns the number of faces and photos removed with them."""
     change = part.change
     gone = [person_id for person_id, columns in change.after.persons.items() if columns is None]
     if gone:
@@ -485,9 +490,19 @@ def _delete_persons(catalog: Catalog, part: _Numbered) -> None:
         if catalog.rows(f"{children} UNION ALL {faces} LIMIT 1", [gone, gone]):
             raise StoreError(message="A person that a correction deletes has other faces, or is the parent of another.")
     if change.deleted:
-        remove_persons(catalog, change.account_id, part.directory, change.deleted, change.remembered)
-    elif gone and not change.can_be_undone:
+        return remove_persons(catalog, change.account_id, part.directory, change.deleted, change.remembered)
+    if gone and not change.can_be_undone:
         forget_corrections(catalog, part.directory, gone)
+    return 0, 0
+
+
+def _note_erasure(catalog: Catalog, change: Change, now: datetime, *removed: tuple[int, int]) -> None:
+    """Records a deletion, in numbers. `removed`: faces and photos."""
+    if not change.deleted and not (change.leaving and change.leaving_status == FORGOTTEN):
+        return
+    faces, photos = map(sum, zip(*removed, strict=True))
+    row = {"deleted_at": now, "account_id": change.account_id, "kind": change.kind, "people": len(change.gone)}
+    catalog.insert("erasures", [{**row, "faces": faces, "photos": photos, "receipt": change.receipt}])
 
 
 def _insert_references(catalog: Catalog, parts: Sequence[_Numbered]) -> set[str]:

@@ -11,11 +11,12 @@ from collections.abc import Sequence, Set
 
 from pipeline.errors import StoreError
 from pipeline.store import cleanup
-from pipeline.store.catalog import files, forgotten, pages, persons
+from pipeline.store.catalog import files, forgotten, pages, persons, rewriting
 from pipeline.store.catalog.connection import Catalog
-from pipeline.store.catalog.corrections import rows_of_json, to_json
+from pipeline.store.catalog.corrections import SHOWING, rows_of_json, shown_persons, to_json
 from pipeline.store.catalog.references import last_in_segments
 from pipeline.store.files.objects import object_file
+from pipeline.store.files.run_files import RUN_REPORT
 from pipeline.store.records import NO_ROWS, Rows
 from pipeline.types import DRAWN, DUPLICATE_ROW, FORGOTTEN
 
@@ -23,13 +24,8 @@ _THESE_PERSONS = "person_id IN (SELECT unnest(?::UUID[]))"
 _THESE_FACES = "face_id IN (SELECT unnest(?::BIGINT[]))"
 _THESE_NUMBERS = "(SELECT unnest(?::BIGINT[]))"
 _THESE_MEDIA = "media_id IN (SELECT unnest(?::BIGINT[]))"
+_RUNS = "SELECT run_id FROM core.runs WHERE account_id = ?"
 _COMPARED = {"name": "nfc_normalize({})", "external_id": "{}"}  # how label columns are compared
-# The directory's corrections that involve some persons. `list_has_any` would be 2 to 100 times slower.
-_SHOWING = (
-    "FROM core.corrections WHERE directory_id = $1 AND correction_id IN (SELECT correction_id FROM ("
-    "SELECT correction_id, unnest(person_ids) AS person_id FROM core.corrections WHERE directory_id = $1)"
-    " WHERE person_id IN (SELECT unnest($2::UUID[])))"
-)
 
 
 def remove_references(catalog: Catalog, directory: int, person_ids: Sequence[str]) -> None:
@@ -96,7 +92,7 @@ def _remember_persons(
 
     Omits faces of posted images: a post may only concern some faces, and its ordinals count these.
     """
-    rows = kinds and catalog.rows(
+    rows = catalog.rows(
         "SELECT m.media_id, m.path, m.sha256, f.ordinal,"
         f" count(*) FILTER (WHERE o.person_id IS NOT NULL AND NOT o.{_THESE_PERSONS})"
         " FROM core.faces f JOIN core.media m ON m.media_id = f.media_id JOIN core.faces o ON o.media_id = f.media_id"
@@ -118,17 +114,19 @@ def _remember_persons(
 
 
 def remove_persons(
-    catalog: Catalog, account_id: int, directory: int, person_ids: Sequence[str], remembered: Set[str]
-) -> None:
-    """Deletes these persons with their references, images and all data of their faces.
+    catalog: Catalog, account_id: int, directory: int, person_ids: Sequence[str], remembered: Set[str] | None
+) -> tuple[int, int]:
+    """Deletes these persons with their references, images and all data of their faces; returns how many of their faces,
+    and photos.
 
     `remembered`: kinds of digests to keep (`forgotten`), so that runs skip photos that showed nobody else, and the
-    persons' other faces. Such photos' rows lose path and hashes.
+    persons' other faces. Such photos' rows lose path and hashes; with None they keep them.
 
     Raises StoreError unless all are persons of the directory, and no remaining person's parent.
     """
+    _note_removal(catalog, account_id)
     ids = [list(person_ids)]
-    alone = _remember_persons(catalog, account_id, person_ids, remembered)
+    alone = [] if remembered is None else _remember_persons(catalog, account_id, person_ids, remembered)
     deleted = f"DELETE FROM core.persons WHERE directory_id = ? AND {_THESE_PERSONS} RETURNING name, external_id"
     called = catalog.rows(deleted, [directory, *ids])
     _require_all(len(called), person_ids)
@@ -151,7 +149,16 @@ def remove_persons(
     files.erase_labels(catalog, [*others, *(media for _, media, ordinal, _ in faces if ordinal == 0)])
     _remove_posted_faces(catalog, [(face, media) for face, media, _, posted in faces if posted])
     _blank_run_faces(catalog, [face for face, _, _, posted in faces if not posted])
-    _blank_photos(catalog, _with_repeated(catalog, [media_id for media_id, _, _ in alone]), FORGOTTEN)
+    photos = _with_repeated(catalog, [media_id for media_id, _, _ in alone])
+    _blank_photos(catalog, photos, FORGOTTEN)
+    return len(faces), len(photos)
+
+
+def _note_removal(catalog: Catalog, account_id: int) -> None:
+    """The catalog has to be rewritten. Deletes the account's run.json files, which list paths and people."""
+    rewriting.note_removal(catalog)
+    reports = (f"runs/{run_id}/{RUN_REPORT}" for run_id in catalog.column(_RUNS, [account_id]))
+    cleanup.delete_later(catalog, [file for file in reports if catalog.folder.path(file).exists()])
 
 
 def _labelled_after(
@@ -163,11 +170,10 @@ def _labelled_after(
     denied = f"SELECT face_id FROM core.facts WHERE kind = 'is_not' AND {_THESE_PERSONS}"
     faces = set(catalog.column(denied, [list(person_ids)]))
     gone, said = set(person_ids), [*called]
-    for texts in catalog.rows(f"SELECT before, after {_SHOWING}", [directory, list(person_ids)]):
-        for shown in map(rows_of_json, texts):  # undone ones moved faces, too
-            faces.update(face for face, person_id in shown.owners.items() if person_id in gone)
-            known = [columns for person_id, columns in shown.persons.items() if columns and person_id in gone]
-            said += [(columns.get("name"), columns.get("external_id")) for columns in known]
+    for shown in shown_persons(catalog, directory, person_ids):  # undone ones moved faces, too
+        faces.update(face for face, person_id in shown.owners.items() if person_id in gone)
+        known = [columns for person_id, columns in shown.persons.items() if columns and person_id in gone]
+        said += [(columns.get("name"), columns.get("external_id")) for columns in known]
     of_others = " AND ".join(
         f"(m.{column} IS NULL OR {as_compared.format(f'm.{column}')} IN (SELECT {as_compared.format(column)}"
         f" FROM core.persons WHERE directory_id = $1 AND {column} IS NOT NULL))"
@@ -191,11 +197,16 @@ def _labelled_after(
     return media
 
 
-def remove_photos(catalog: Catalog, account_id: int, media_ids: Sequence[int], status: str) -> None:
-    """Removes photos of runs, and rows that repeat them in their runs. If `status` is FORGOTTEN, the account's runs
-    skip their paths and bytes, except those that a remaining photo has."""
+def remove_photos(
+    catalog: Catalog, account_id: int, media_ids: Sequence[int], status: str, *, remembered: bool = True
+) -> tuple[int, int]:
+    """Removes photos of runs, and rows that repeat them in their runs; returns how many faces and photos. If `status`
+    is FORGOTTEN and they are `remembered`, the account's runs skip their paths and bytes, except those that a remaining
+    photo has."""
+    if status == FORGOTTEN:
+        _note_removal(catalog, account_id)
     media = _with_repeated(catalog, media_ids)
-    kinds = ((forgotten.PATH, "path"), (forgotten.BYTES, "sha256")) if status == FORGOTTEN else ()
+    kinds = ((forgotten.PATH, "path"), (forgotten.BYTES, "sha256")) if status == FORGOTTEN and remembered else ()
     for kind, column in kinds:
         alone = catalog.column(
             f"SELECT DISTINCT {column} FROM core.media WHERE {_THESE_MEDIA} AND {column} NOT IN (SELECT {column}"
@@ -204,7 +215,7 @@ def remove_photos(catalog: Catalog, account_id: int, media_ids: Sequence[int], s
             [media, account_id, media],
         )
         forgotten.remember(catalog, account_id, kind, alone)
-    _blank_photos(catalog, media, status)
+    return _blank_photos(catalog, media, status), len(media)
 
 
 def _with_repeated(catalog: Catalog, media_ids: Sequence[int]) -> list[int]:
@@ -216,10 +227,10 @@ def _with_repeated(catalog: Catalog, media_ids: Sequence[int]) -> list[int]:
     return [*media_ids, *catalog.column(repeated, [list(media_ids)])]
 
 
-def _blank_photos(catalog: Catalog, media: Sequence[int], status: str) -> None:
-    """Deletes identifying data from the rows of photos and their faces."""
+def _blank_photos(catalog: Catalog, media: Sequence[int], status: str) -> int:
+    """Deletes identifying data from the rows of photos and their faces; returns the number of faces."""
     if not media:
-        return
+        return 0
     faces = catalog.column(f"SELECT face_id FROM core.faces WHERE {_THESE_MEDIA}", [media])
     _pass_facts_on(catalog, faces, media)
     _blank_run_faces(catalog, faces)
@@ -230,6 +241,7 @@ def _blank_photos(catalog: Catalog, media: Sequence[int], status: str) -> None:
         f" external_id = NULL, extra = NULL WHERE {_THESE_MEDIA}",
         [status, media],
     )
+    return len(faces)
 
 
 def _pass_facts_on(catalog: Catalog, faces: Sequence[int], media: Sequence[int]) -> None:
@@ -267,8 +279,8 @@ def forget_corrections(catalog: Catalog, directory: int, person_ids: Sequence[st
     """
     shown = [directory, list(person_ids)]
     in_force = "AND undone_at IS NULL AND undoes IS NULL"
-    made = catalog.rows(f"SELECT correction_id, before, after {_SHOWING} {in_force}", shown)
-    numbers = catalog.column(f"SELECT correction_id {_SHOWING}", shown)
+    made = catalog.rows(f"SELECT correction_id, before, after {SHOWING} {in_force}", shown)
+    numbers = catalog.column(f"SELECT correction_id {SHOWING}", shown)
     if not numbers:
         return
     catalog.execute(
