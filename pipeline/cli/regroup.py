@@ -137,9 +137,12 @@ def _by(found: Regrouping) -> str:
         return f"at T = {found.threshold:g}"
     if found.precision is None:
         return f"by average link, cut at T = {found.cut:.4g}"
+    from pipeline.matching.calibration import CHECKED_PEOPLE
+
+    far = ", extrapolated to so many: expect less" if (found.people or 0) > CHECKED_PEOPLE else ""
     return (
         f"by average link, cut at T = {found.cut:.4g} (precision {found.precision:g} among {found.people:,} people,"
-        " measured on news photos; yours may be more alike)"
+        f" measured on news photos{far}; yours may be more alike)"
     )
 
 

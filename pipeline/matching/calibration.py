@@ -131,6 +131,9 @@ def rate_for(joins: float, identities: int) -> float:
     return float(1.0 - (1.0 - joins / _PHOTOS) ** (1.0 / identities))
 
 
+CHECKED_PEOPLE: Final = 10_000  # among so many planted people `cut_for` still gave the precision; not among 100,000
+
+
 def cut_for(cuts: Sequence[tuple[float, float]], precision: float, people: int) -> float:
     """The cut T at which clusters of average link have this pairwise precision in (0, 1) among `people` >= 1 people.
 

@@ -17,6 +17,7 @@ from pipeline.evaluation.clustering import evaluate_clustering
 from pipeline.evaluation.report import DELETED
 from pipeline.evaluation.sweep import THRESHOLDS
 from pipeline.extraction.extractor import BatchExtractor
+from pipeline.matching import calibration
 from pipeline.matching.calibration import cut_for
 from pipeline.models.registry import CASIA_WEBFACE, REGISTRY
 from pipeline.store.commits.removal import remove_persons
@@ -106,7 +107,7 @@ def test_a_sweep_groups_the_labelled_faces_by_both_methods(labels: Path, store: 
         assert option in report_of("clustering", labels, *words, exit_code=2)["message"]
 
 
-def test_a_cut_follows_from_a_precision_and_the_people(store: Path) -> None:
+def test_a_cut_follows_from_a_precision_and_the_people(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     words = ("regroup", "--store", store, "--method", AVERAGE_LINK, "--dry-run")
     found = answer(*words)["regrouping"]
     with LocalStore.open(store, command="test") as client:
@@ -115,7 +116,9 @@ def test_a_cut_follows_from_a_precision_and_the_people(store: Path) -> None:
     assert found["cut"] == cut_for(REGISTRY[CASIA_WEBFACE].cuts, 0.99, people)
     precise = answer(*words, "--precision", 0.999)["regrouping"]
     assert precise["cut"] < found["cut"]
-    assert "measured on news photos" in facepipe(*words).output
+    assert "measured on news photos; yours" in facepipe(*words).output
+    monkeypatch.setattr(calibration, "CHECKED_PEOPLE", people - 1)
+    assert "measured on news photos, extrapolated to so many: expect less; yours" in facepipe(*words).output
 
 
 @pytest.mark.slow
