@@ -11,7 +11,7 @@ from typing import Final
 
 from pipeline.errors import FacepipeError, ReceiptInvalid, ReceiptPending, UsageError
 from pipeline.jobs.store import Store
-from pipeline.store import PRIVATE_FILE, receipts, traces
+from pipeline.store import PRIVATE_FILE, receipts, sync, traces
 from pipeline.texts import is_unicode
 
 _PARTIAL: Final = ".part"
@@ -37,7 +37,7 @@ def written(file: Path, pending: str, store: Store) -> Iterator[str]:
         if target.is_relative_to(store.path.resolve()):
             raise UsageError(message=f"The receipt {file} would be in the store: give a file elsewhere.")
         _write_new(target, pending)
-        _sync_folder(target.parent)
+        sync(target.parent)
     except OSError as exc:
         detail = "it exists already" if isinstance(exc, FileExistsError) else exc.strerror
         raise UsageError(message=f"The receipt {file} cannot be written: {detail}. Nothing was forgotten.") from exc
@@ -66,7 +66,7 @@ def complete(store: Store, file: Path) -> receipts.Receipt:
         partial.unlink(missing_ok=True)  # of a process that was killed
         _write_new(partial, signed)
         partial.replace(target)
-        _sync_folder(target.parent)
+        sync(target.parent)
     except OSError as exc:
         raise UsageError(message=f"The receipt {file} cannot be written: {exc.strerror}.") from exc
     return receipts.read(signed)
@@ -134,11 +134,3 @@ def _write_new(file: Path, text: str) -> None:
         except BaseException:
             file.unlink()
             raise
-
-
-def _sync_folder(folder: Path) -> None:
-    number = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(number)
-    finally:
-        os.close(number)

@@ -591,7 +591,6 @@ class Store(RunFiles):
         Raises StoreFull, StoreUnwritable."""
         before = self.local.erase_state()
         if now:
-            self.local.fold()
             self.local.erase(now=True)
             if self.service is not None:
                 self.service.directories.map_again()

@@ -23,7 +23,7 @@ from pipeline.store.catalog.references import reference_origins, segment_files
 from pipeline.store.catalog.runs import FINISHED, SCANNING
 from pipeline.store.commits.commit import FACE_COLUMNS
 from pipeline.store.commits.shard import PreparedShard
-from pipeline.store.files.durable import PRIVATE_FILE, Folder, disk_errors
+from pipeline.store.files.durable import PRIVATE_FILE, Folder, disk_errors, sync
 from pipeline.store.files.encryption import MasterKey
 from pipeline.store.files.lock import make_token, read_token, remove_token
 from pipeline.store.files.objects import FOLDER_DIGITS, Row, open_image, read_object
