@@ -30,8 +30,9 @@ from pipeline.errors import BadValue, UnknownKey, UsageError
 ENV_PREFIX = "FACEPIPE_"
 ENV_CONFIG = "FACEPIPE_CONFIG"
 ENV_CACHE = "FACEPIPE_CACHE"
+ENV_STORE = "FACEPIPE_STORE"  # read by the command line
 # Variables with the prefix that are not settings: these two, and those of the scripts and tests.
-ENV_OTHER = frozenset({ENV_CONFIG, ENV_CACHE, "FACEPIPE_TEST_FACES", "FACEPIPE_PYTHON", "FACEPIPE_VENV"})
+ENV_OTHER = frozenset({ENV_CONFIG, ENV_CACHE, ENV_STORE, "FACEPIPE_TEST_FACES", "FACEPIPE_PYTHON", "FACEPIPE_VENV"})
 
 # The contract's default T, and its false match rate after calibration, if the data can measure that rate.
 ANY: Final = "*"  # in lists of origins and hosts
@@ -102,6 +103,11 @@ def _is_network(text: str) -> bool:
 def _is_origin(text: str) -> bool:
     """Accepts an origin as browsers write it; `*` is any."""
     return text == ANY or re.fullmatch(r"https?://[a-z0-9.:\[\]-]+", text) is not None
+
+
+def _is_page(text: str | None) -> bool:
+    """Accepts an address of the web UI, or None."""
+    return text is None or re.fullmatch(r"https?://[^\s/?#]+/ui", text) is not None
 
 
 def _is_host(text: str) -> bool:
@@ -282,8 +288,15 @@ class UiSettings:
     enabled: bool = True
     # comma-separated folders whose photos an account may see, if they are its own; None: none
     photo_roots: str | None = None
+    label_spaces: bool = False  # shows underscores of names as spaces
     idle_s: float = _within(1, 2_592_000, default=3600.0)  # a session ends after this time without a request
     session_s: float = _within(1, 2_592_000, default=43_200.0)  # and at the latest this long after its sign-in
+
+
+@dataclass(frozen=True)
+class ReportSettings:
+    # the web UI's address: names in a report link to it; None: that of a server which holds the store, if any
+    link: str | None = field(default=None, metadata=_rule(_is_page, "an address such as https://photos.example/ui"))
 
 
 @dataclass(frozen=True)
@@ -299,6 +312,7 @@ class Settings:
     run: RunSettings = field(default_factory=RunSettings)
     ray: RaySettings = field(default_factory=RaySettings)
     store: StoreSettings = field(default_factory=StoreSettings)
+    report: ReportSettings = field(default_factory=ReportSettings)
     security: SecuritySettings = field(default_factory=SecuritySettings)
     serve: ServeSettings = field(default_factory=ServeSettings)
     ui: UiSettings = field(default_factory=UiSettings)
@@ -380,10 +394,16 @@ def load_settings(
     if file is not None:
         values.update(_from_yaml(file))
     values.update(_from_environ(environ))
-    given = {key: value for key, value in (flags or {}).items() if value is not None}
+    return with_flags(_changed(Settings(), values), flags or {})
+
+
+def with_flags(settings: Settings, flags: Mapping[str, Any]) -> Settings:
+    """Returns `settings` with these values (None = not given). Raises UnknownKey, BadValue."""
+    given = {key: value for key, value in flags.items() if value is not None}
+    values: dict[str, Any] = {}
     for key, value in given.items():
         values |= _accepted(key, value, "the flags")
-    return dataclasses.replace(_build(values), given=frozenset(given))
+    return dataclasses.replace(_changed(settings, values), given=settings.given | given.keys())
 
 
 def _from_environ(environ: Mapping[str, str]) -> dict[str, Any]:
@@ -506,8 +526,7 @@ def _type_name(options: tuple[Any, ...]) -> str:
     return " or ".join(_TYPE_NAMES[option] for option in options)
 
 
-def _build(values: Mapping[str, Any]) -> Settings:
-    settings = Settings()
+def _changed(settings: Settings, values: Mapping[str, Any]) -> Settings:
     sections: dict[str, dict[str, Any]] = {}
     for key, value in values.items():
         section, name = key.split(".")

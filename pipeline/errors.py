@@ -61,11 +61,11 @@ class BadValue(UsageError):
     """Setting "{key}" in {where} is {value}: {expected}."""
 
 
-class PersonNotFound(UsageError):
+class PersonNotFound(UsageError, exit_code=72):
     """No person of the directory "{directory}" has the id, the name or its first letters "{who}"."""
 
 
-class PersonAmbiguous(UsageError):
+class PersonAmbiguous(UsageError, exit_code=73):
     """ "{who}" fits {count} people, and nothing was done: {people}. Give more of the id."""
 
 
@@ -244,7 +244,7 @@ class StoreLocked(StoreError, exit_code=41):
 
 
 class StoreTooNew(StoreError, exit_code=42):
-    """The store {path} has format {found}; this facepipe reads up to {known}. Upgrade facepipe: pip install --upgrade facepipe."""  # noqa: E501
+    """The store {path} has format {found}; this facepipe reads up to {known}. Upgrade facepipe."""
 
 
 class StoreDamaged(StoreError, exit_code=43):
@@ -492,7 +492,7 @@ class Interrupted(FacepipeError, exit_code=9):
 
 
 def all_errors(root: type[FacepipeError] = FacepipeError) -> list[type[FacepipeError]]:
-    """Every class of the tree, parents before children, for the README's table and the tests."""
+    """Every class of the tree, parents before children, for the table in docs/commands.md and the tests."""
     classes = [root]
     for child in root.__subclasses__():
         classes.extend(all_errors(child))

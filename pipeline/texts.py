@@ -27,9 +27,25 @@ def is_text(text: str) -> bool:
     return len(text) <= MAX_TEXT and "\0" not in text and is_unicode(text)
 
 
+def counted(count: int, noun: str, plural: str = "") -> str:
+    """As in "1 photo" or "1,000 photos"."""
+    return f"{count:,} {noun if count == 1 else plural or f'{noun}s'}"
+
+
+def install_extra(extra: str) -> str:
+    """How to install an extra: facepipe is on no package index, where anybody could take its name."""
+    return f"pip install -e '.[{extra}]' in facepipe's checkout"
+
+
 def nfc(name: str) -> str:
     """Normalises a name for comparison. Names are stored as sent; external ids are compared unchanged."""
     return unicodedata.normalize("NFC", name)
+
+
+def isolated(name: str) -> str:
+    """For a sentence: between isolates (Unicode's UAX 9) if it may turn the direction of what stands around it."""
+    turns = any(unicodedata.bidirectional(c) in {"R", "AL", "AN"} or unicodedata.category(c) == "Cf" for c in name)
+    return f"\u2068{name}\u2069" if turns else name
 
 
 def same_name(one: str | None, other: str | None) -> bool:

@@ -92,6 +92,7 @@ class DecodedImage:
     pixels: ByteArray  # [H, W, 3] uint8, RGB, alpha flattened on white, C-contiguous
     format: str  # "jpeg", "png", ...
     remark: str | None = None  # what is wrong with the file, although it was accepted
+    taken_at: datetime | None = None  # by its EXIF data: local time of the camera, without zone
 
     @property
     def width(self) -> int:
@@ -111,6 +112,7 @@ class EncodedImage:
     height: int
     orientation: int  # the EXIF orientation to apply, 1 for none
     format: str
+    taken_at: datetime | None = None  # as in DecodedImage
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,7 @@ DOCUMENTS: Final = (
     "README.md",
     "ARCHITECTURE.md",
     "CONTRIBUTING.md",
+    "docs/commands.md",
     "docs/accuracy.md",
     "docs/cluster.md",
     "docs/speed.md",
@@ -53,6 +54,8 @@ _MEANINGS: Final = {
     34: "an embedding in the store or from the model is not finite, or not of norm 1",
     61: "this correction can't be made; nothing was changed",
     64: "the correction can't be undone any more, because something changed since",
+    72: "nobody in the directory has this id, this name or its first letters",
+    73: "several people have this name or these first letters; nothing was done",
     EXIT_ABORTED: "stopped by a second Ctrl-C, or nothing was in progress that could be finished",
     EXIT_BROKEN_PIPE: "the reader of standard output went away",
 }

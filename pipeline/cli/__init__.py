@@ -85,7 +85,10 @@ class FacepipeGroup(CommandGroup):
         if not standalone_mode:
             return run(words, standalone_mode=False)
         _prepare()
-        sys.exit(_exit_code(partial(run, words, standalone_mode=False), words))
+        code = _exit_code(partial(run, words, standalone_mode=False), words)
+        # Python forgets a Ctrl-C inside an earlier `exec`. Else `python -m` would end by the signal, not with the code.
+        exec("")
+        sys.exit(code)
 
 
 def _prepare() -> None:

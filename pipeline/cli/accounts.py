@@ -10,9 +10,10 @@ import click
 
 from pipeline.cli.flags import ACCOUNT_FLAGS, account_option, settings_options, store_option
 from pipeline.cli.groups import CommandGroup
-from pipeline.cli.output import directory_remembers, emit, output_options
+from pipeline.cli.output import confirm, emit, output_options
 from pipeline.config import Settings
 from pipeline.errors import UsageError
+from pipeline.texts import counted
 
 if TYPE_CHECKING:
     from pipeline.store import AccountSummary, Remembered
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 password_option = click.option(
     "--password-stdin", is_flag=True, help="Take the password from the first line of standard input."
 )
+
+
+yes_option = click.option("--yes", is_flag=True, help="Don't ask.")
 
 
 @click.group(cls=CommandGroup, former={"rotate": "password"})
@@ -114,6 +118,42 @@ def password(userid: str, store: Path, password_stdin: bool, as_json: bool) -> N
     emit(*_password_shown(userid, store, None if password_stdin else new), as_json)
 
 
+@account.command("delete")
+@click.argument("userid")
+@store_option
+@yes_option
+@output_options
+def delete_account(userid: str, store: Path, yes: bool, as_json: bool) -> None:
+    """Delete the account USERID with all its directories, people, runs and reports.
+
+    Nothing is remembered of it but how much was deleted (`erase log`): later runs into another account import the
+    photos again. The photo files stay. This cannot be undone, and is refused while a run is in progress.
+
+    \b
+    Examples:
+      facepipe account delete alice --store ~/people
+      facepipe account delete alice --store ~/people --yes --json
+    """
+    from pipeline.jobs.accounts import delete_account, find_account
+    from pipeline.jobs.store import open_store
+
+    with open_store(store, command="account delete") as opened:
+        row = find_account(opened, userid)
+        photos = opened.delete_all(row.account_id, dry_run=True).photos
+    held = f"{_directories(len(row.directories))}, {_identities(row.identities)} and {counted(photos, 'photo')}"
+    if not yes:
+        confirm(f"Delete the account {row.account} with its {held}?")
+    with open_store(store, command="account delete") as opened:
+        deleted = delete_account(opened, row)
+        opened.clean_up()
+    emit(
+        {"account": row.account, "directories": len(row.directories), "identities": row.identities}
+        | {"photos": deleted.photos},
+        [f"deleted the account {row.account}, {held}"],
+        as_json,
+    )
+
+
 def _password_shown(userid: str, store: Path, password: str | None) -> tuple[dict[str, Any], list[str]]:
     """The result and its lines, with the password where it was generated."""
     result, lines = {"account": userid, "store": str(store)}, [f"account   {userid}", f"store     {store}"]
@@ -187,12 +227,14 @@ def list_directories(store: Path, account: str | None, as_json: bool) -> None:
 @click.argument("name")
 @store_option
 @account_option
-@click.option("--yes", is_flag=True, help="Don't ask.")
+@click.option("--no-trace", is_flag=True, help="Keep no digests: later runs may import the photos again.")
+@yes_option
 @output_options
-def delete(name: str, store: Path, account: str | None, yes: bool, as_json: bool) -> None:
-    """Delete the directory NAME with all its identities, their images and their embeddings.
+def delete(name: str, store: Path, account: str | None, no_trace: bool, yes: bool, as_json: bool) -> None:
+    """Delete the directory NAME with all people, faces, embeddings, and rows of photos.
 
-    The photo files stay. This cannot be undone.
+    Keyed digests remain, so that later runs into the directory skip these photos. The photo files stay. This cannot be
+    undone.
 
     \b
     Examples:
@@ -203,25 +245,25 @@ def delete(name: str, store: Path, account: str | None, yes: bool, as_json: bool
     from pipeline.jobs.store import open_store
 
     with open_store(store, command="directory delete") as opened:
-        row = find_directory(opened, account, name)
-    if not yes:  # others can use the store meanwhile
-        question = f"Delete {row.name} of {row.user_id} with its {_identities(row.identities)}?"
-        click.confirm(question, abort=True, err=True)
+        row = find_directory(opened, account, name, or_empty=True)
+        photos = opened.delete_all(row.account_id, row.name, dry_run=True).photos
+    held = f"{_identities(row.identities)} and {counted(photos, 'photo')}"
+    if not yes:
+        confirm(f"Delete {row.name} of {row.user_id} with its {held}?")
     with open_store(store, command="directory delete") as opened:
-        opened.delete_directory(row.account_id, row.name)
+        deleted = opened.delete_all(row.account_id, row.name, no_trace=no_trace)
         opened.clean_up()  # the vectors out of the files, too
-    report = {"account": row.user_id, "directory": row.name, "identities": row.identities}
-    emit(report, [f"deleted {row.name} of {row.user_id}, {_identities(row.identities)}"], as_json)
+    report = {"account": row.user_id, "directory": row.name, "identities": row.identities, "photos": deleted.photos}
+    emit(report, [f"deleted {row.name} of {row.user_id}, {held}"], as_json)
 
 
 def _settings(remembered: Remembered) -> str:
-    text = directory_remembers(remembered)
-    return f"  ({text})" if text else ""
+    return f"  ({remembered})" if str(remembered) else ""
 
 
 def _directories(count: int) -> str:
-    return f"{count} {'directory' if count == 1 else 'directories'}"
+    return counted(count, "directory", "directories")
 
 
 def _identities(count: int) -> str:
-    return f"{count} {'identity' if count == 1 else 'identities'}"
+    return counted(count, "identity", "identities")

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from pipeline.cli.flags import PATH, settings_options, store_option
+from pipeline.cli.flags import PATH, optional_store, settings_options, store_option
 from pipeline.cli.groups import CommandGroup
 from pipeline.cli.output import emit, end_with, output_options
 from pipeline.config import Settings
@@ -20,8 +20,11 @@ if TYPE_CHECKING:
     from pipeline.jobs.receipts import Verified
 
 
+_KINDS: Final = "name, external-id, tag, metadata, person-id, path"
+
+
 @click.group(cls=CommandGroup, invoke_without_command=True)
-@click.option("--store", type=PATH, metavar="DIR", help="The store.")
+@optional_store("The store.")
 @click.option("--now", is_flag=True, help="Erase it now.")
 @settings_options(("store.erase_within",))
 @output_options
@@ -49,9 +52,9 @@ def erase(context: click.Context, store: Path | None, now: bool, settings: Setti
     if state.since is None:
         said = "Nothing waits to be erased."
     elif now:
-        said = f"Erased what was deleted since {state.since:%F %T} UTC."
+        said = "Erased what was deleted."
     else:
-        said = f"Deleted since {state.since:%F %T} UTC, to be erased by {state.due:%F %T} UTC: facepipe erase --now"
+        said = f"Deleted data waits to be erased by {state.due:%F %T} UTC: facepipe erase --now"
     report = {"since": state.since, "due": state.due, "erased": now and state.since is not None}
     emit(report, [said], as_json)
 
@@ -83,6 +86,7 @@ def receipt(file: Path, store: Path, settings: Settings, as_json: bool) -> None:
 @click.argument("file", metavar="RECEIPT", type=PATH)
 @click.option("--name", metavar="NAME", help="Was this name erased?")
 @click.option("--external-id", metavar="ID", help="Was this external id erased?")
+@click.option("--value", "values", multiple=True, metavar="KIND=TEXT", help=f"Was it erased? Kinds: {_KINDS}.")
 @click.option("--photo", type=PATH, metavar="FILE", help="Was the hash of this photo's bytes erased?")
 @click.option("--store", type=PATH, metavar="DIR", help="Search this store, and take its public key.")
 @click.option("--key", metavar="HEX", help="The public key, as `erase key` printed it.")
@@ -91,12 +95,13 @@ def verify(
     file: Path,
     name: str | None,
     external_id: str | None,
+    values: tuple[str, ...],
     photo: Path | None,
     store: Path | None,
     key: str | None,
     as_json: bool,
 ) -> None:
-    """Verify the signature of RECEIPT, and what it says of a name, an external id or a photo.
+    """Verify the signature of RECEIPT, and what it says of a name, a photo or another value.
 
     With --store also searches all bytes of its files, and all texts of its catalog, for what is given. Ends with exit
     code 71 if that was not erased, or is found: it may be somebody else's of the same name.
@@ -105,24 +110,30 @@ def verify(
     Examples:
       facepipe erase verify grace.json --name "Grace Hopper" --key 3b6a...
       facepipe erase verify grace.json --photo grace.jpg --store ~/people
+      facepipe erase verify grace.json --value tag=pioneer --value path=/photos/grace.jpg
     """
     from pipeline.jobs.receipts import verify as verify_receipt
     from pipeline.jobs.store import open_store
 
-    texts = {kind: text for kind, text in (("name", name), ("external_id", external_id)) if text is not None}
-    if any(not text for text in texts.values()):
-        raise UsageError(message="A name or an external id is empty.")
+    texts = [(kind, text) for kind, text in (("name", name), ("external_id", external_id)) if text is not None]
+    for value in values:
+        kind, _, text = value.partition("=")
+        if kind not in _KINDS.split(", "):
+            raise UsageError(message=f"--value takes KIND=TEXT, as in --value tag=pioneer, with a kind of {_KINDS}.")
+        texts.append((kind.replace("-", "_"), text))
+    if not all(text for _, text in texts):
+        raise UsageError(message="A value is empty.")
     with ExitStack() as stack:
         opened = stack.enter_context(open_store(store, command="erase verify", reading=True)) if store else None
-        made, values = verify_receipt(file, texts, photo, store=opened, key=key)
+        made, verified = verify_receipt(file, texts, photo, store=opened, key=key)
     trusted = key is not None or store is not None
-    report = {"receipt": str(file), "key_known": trusted, "values": [asdict(value) for value in values]}
+    report = {"receipt": str(file), "key_known": trusted, "values": [asdict(value) for value in verified]}
     report |= _without_digests(made.content)
     lines = [f"signed by the store with the key {made.public_key}"]
     if not trusted:
         lines.append("Only the store's owner can say whether that is its key: --key or --store compares it.")
-    lines += [*_parts(made.parts), *(line for value in values for line in _value_lines(value))]
-    wrong = [value for value in values if value.found or not value.in_receipt]
+    lines += [*_parts(made.parts), *(line for value in verified for line in _value_lines(value))]
+    wrong = [value for value in verified if value.found or not value.in_receipt]
     if wrong:
         detail = ", ".join(value.kind.replace("_", " ") for value in wrong)
         end_with(NotErased(detail=detail), report, lines, as_json)
@@ -131,17 +142,24 @@ def verify(
 
 @erase.command()
 @store_option
+@click.option(
+    "--receipt", "file", type=PATH, metavar="FILE", help="Also write a signed receipt of them to this new file."
+)
 @output_options
-def log(store: Path, as_json: bool) -> None:
+def log(store: Path, file: Path | None, as_json: bool) -> None:
     """List the deletions of people and photos, in times and numbers.
 
     \b
-    Example:
+    Examples:
       facepipe erase log --store ~/people
+      facepipe erase log --receipt log.json --store ~/people
     """
+    from pipeline.jobs.receipts import write_log
     from pipeline.jobs.store import open_store
 
     with open_store(store, command="erase log", reading=True) as opened:
+        if file is not None:
+            write_log(opened, file)
         rows = opened.table("erasures").read_all().to_pylist()
     emit({"erasures": rows}, map(_log_line, rows), as_json)
 
@@ -179,7 +197,8 @@ def _without_digests(content: Mapping[str, Any]) -> dict[str, Any]:
 def _parts(parts: Any) -> Iterator[str]:
     for part in parts:
         counts = ", ".join(f"{part[name]} {name}" for name in ("people", "faces", "photos"))
-        yield f"{part['kind'].replace('_', '-')} at {part['deleted_at']}, erased at {part['erased_at']}: {counts}"
+        erased = f"erased at {part['erased_at']}" if part["erased_at"] else "not erased yet"
+        yield f"{part['kind'].replace('_', '-')} at {part['deleted_at']}, {erased}: {counts}"
 
 
 def _value_lines(value: Verified) -> Iterator[str]:

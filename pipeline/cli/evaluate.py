@@ -17,6 +17,7 @@ from pipeline.cli.flags import (
     BENCH_FLAGS,
     PATH,
     optional_source_argument,
+    optional_store,
     place_options,
     settings_options,
     source_argument,
@@ -118,7 +119,7 @@ def identification(out: Path | None, as_json: bool, **inputs: Any) -> None:
 
 @evaluate.command()
 @click.argument("source", type=PATH, metavar="LABELS")
-@click.option("--store", type=PATH, metavar="DIR", help="Compare with the identities of this store.")
+@optional_store("Compare with the identities of this store.", unless="clusters")
 @click.option(
     "--clusters", type=PATH, metavar="FILE", help="Compare with a CSV, JSON Lines or Parquet table of path and cluster."
 )
@@ -204,7 +205,7 @@ def detection(out: Path | None, as_json: bool, **inputs: Any) -> None:
 )
 @images_option
 @all_pairs_option
-@stored_option
+@optional_store("Use the embeddings of this store instead of computing them.", unless="source")
 @place_options
 @click.option("--leave-out", type=PATH, metavar="FILE", help="Without the photos in this list: their labels are wrong.")
 @click.option("--dataset", metavar="TEXT", help="Name of the data in the record; default: the source's name.")

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
-from pipeline.config import Settings, load_settings
+from pipeline.config import ENV_STORE, Settings, load_settings
 from pipeline.errors import UsageError
 from pipeline.runtime.buckets import is_address
 from pipeline.texts import directory_name
@@ -43,7 +44,9 @@ def _checked_directory(_: click.Context, __: click.Parameter, name: str) -> str:
 source_argument = click.argument("source", type=SOURCE)
 # `extract` and `group` go on with the planned run where no source is named.
 optional_source_argument = click.argument("source", type=SOURCE, required=False)
-store_option = click.option("--store", type=PATH, required=True, metavar="DIR", help="The store.")
+# Of commands that need a store. `demo`, and those that do other work with one (`evaluate pairs`), need the flag.
+_STORE: dict[str, Any] = {"type": PATH, "envvar": ENV_STORE, "show_envvar": True, "metavar": "DIR"}
+store_option = click.option("--store", required=True, help="The store.", **_STORE)
 account_option = click.option("--account", metavar="USERID", help="The account; not needed while there is only one.")
 _directory_option = click.option(
     "--directory",
@@ -57,6 +60,16 @@ config_option = click.option("--config", type=PATH, metavar="FILE", help="Settin
 set_option = click.option(
     "--set", "assignments", multiple=True, metavar="SECTION.KEY=VALUE", help="Set any setting; repeatable."
 )
+
+
+def optional_store(text: str, *, unless: str = "") -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Adds a `--store` that may be missing. The parameter `unless` takes precedence over the environment's."""
+
+    def chosen(ctx: click.Context, _: click.Parameter, store: Path | None) -> Path | None:
+        by_environment = ctx.get_parameter_source("store") is ParameterSource.ENVIRONMENT
+        return None if by_environment and ctx.params.get(unless) is not None else store  # what is typed comes first
+
+    return click.option("--store", callback=chosen, help=text, **_STORE)
 
 
 def place_options(function: Callable[..., None]) -> Callable[..., None]:
@@ -100,6 +113,7 @@ _FLAGS = {
     "model.weights_file": ("FILE", "The weights as a file, instead of from the cache."),
     "model.calibration": ("FILE|none", "A new store's calibration, of `facepipe calibrate`."),
     "store.erase_within": ("HOURS", "When deleted data are erased from the catalog's file, too; 0: at once."),
+    "report.link": ("URL", "The web UI's address, such as http://127.0.0.1:8080/ui: names link to it."),
     "security.encrypt": ("", "Encrypt a new store's images (fixed from then on)."),
     "security.master_key_file": ("FILE", "The master key of an encrypted store's images."),
     "serve.host": ("ADDRESS", "Where to listen; 0.0.0.0 is everywhere (then use TLS)."),

@@ -11,14 +11,11 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NoReturn, TextIO, TypeVar
+from typing import Any, NoReturn, TextIO, TypeVar
 
 import click
 
 from pipeline.errors import FacepipeError, OutputUnwritable
-
-if TYPE_CHECKING:
-    from pipeline.store import Remembered
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -59,6 +56,19 @@ def output_options(function: Command) -> Command:
 def emit(report: Mapping[str, Any], lines: Iterable[str], as_json: bool) -> None:
     """Prints `report` as JSON, or `lines` as text, on standard output. Raises as `write_out`."""
     write_out([f"{dumps(report)}\n"] if as_json else (f"{printable(line)}\n" for line in lines))
+
+
+def confirm(question: str) -> None:
+    """Asks on standard error. Raises click.Abort unless the answer is yes. Call it while the store is closed, so that
+    others can use it."""
+    agreed = None
+    try:
+        agreed = click.confirm(question, err=True)
+    finally:
+        if agreed is None or not sys.stdin.isatty():
+            click.echo(err=True)  # no Enter was shown, which ends the line
+    if not agreed:
+        raise click.Abort
 
 
 def json_list(key: str, rows: Iterable[Mapping[str, Any]]) -> Iterator[str]:
@@ -153,12 +163,3 @@ def drop_output(*streams: TextIO | None) -> None:
         if stream is not None:  # as where it was closed from the start
             os.dup2(nothing, stream.fileno())
     os.close(nothing)
-
-
-def directory_remembers(values: Remembered) -> str:
-    """What a directory remembers of its regroups, as text."""
-    parts = [f"T {values.threshold}"] if values.threshold is not None else []
-    if values.method is not None:
-        target = "" if values.precision is None else f" at precision {values.precision:g}"
-        parts.append(f"regroup by {values.method}{target if values.cut is None else f', cut {values.cut:g}'}")
-    return ", ".join(parts)

@@ -14,10 +14,11 @@ import click
 
 from pipeline.cli.flags import DRAW_FLAGS, PATH, place_options, settings_options, store_option
 from pipeline.cli.groups import CommandGroup
-from pipeline.cli.output import csv_lines, emit, json_list, output_options, printable, write_out
+from pipeline.cli.output import confirm, csv_lines, emit, json_list, output_options, printable, write_out
 from pipeline.cli.run import EXIT_REJECTED_INPUTS
 from pipeline.config import Settings
 from pipeline.errors import UsageError
+from pipeline.texts import counted
 
 if TYPE_CHECKING:
     from pipeline.jobs.people import LoggedCorrection, People, PersonRow, TwiceOnPhoto, UnassignedFace
@@ -455,11 +456,13 @@ def forget(
     """
     with opened() as directory:
         row = directory.show(who)
-    if not yes:  # others can use the store meanwhile
-        click.confirm(f"Forget {row.name or row.person_id}, with {row.faces} faces?", abort=True, err=True)
+    if not yes:
+        confirm(f"Forget {row.name or row.person_id}, with {counted(row.faces, 'face')}?")
     with opened() as directory:
         answer = directory.forget(row.person_id, photos=photos, no_trace=no_trace, receipt=receipt)
     lines = [*_lines(answer, ""), *(f"also shows others: {path}" for path in answer.kept_photos)]
+    if answer.kept_posts:
+        lines.append(f"{counted(answer.kept_posts, 'posted photo')} of others, too: the hashes stay")
     if no_trace:
         lines.append("The next run may import these faces again: nothing was kept to know them by.")
     if receipt is not None:
@@ -533,7 +536,7 @@ def undo(opened: Opener, correction: int | None, origin: str | None, yes: bool, 
             shown = directory.undo(correction, origin=origin, dry_run=True)
         for line in _lines(shown, "to undo: "):
             click.echo(printable(line), err=True)
-        click.confirm("Undo this?", abort=True, err=True)  # others can use the store meanwhile
+        confirm("Undo this?")
         correction = shown.correction_id
     with opened() as directory:
         _report(directory.undo(correction, origin=origin), as_json, "undone: ")
@@ -541,14 +544,15 @@ def undo(opened: Opener, correction: int | None, origin: str | None, yes: bool, 
 
 def _line(row: PersonRow) -> str:
     notes = [f"{row.merged} merged"] * bool(row.merged) + ["hidden"] * row.hidden
-    return "  ".join([row.person_id, row.name or "(no name)", f"{row.photos} photos", f"{row.faces} faces", *notes])
+    counts = counted(row.photos, "photo"), counted(row.faces, "face")
+    return "  ".join([row.person_id, row.name or "(no name)", *counts, *notes])
 
 
 def _log_line(row: LoggedCorrection) -> str:
     kind = row.kind.replace("_", "-") + (f" {row.undoes}" if row.undoes is not None else "")
     people = [row.names[person_id] or person_id for person_id in row.person_ids[:SHOWN]]
     people += [f"and {len(row.person_ids) - SHOWN} more"] * (len(row.person_ids) > SHOWN)
-    notes = [f"{row.faces} face{'s' * (row.faces > 1)}"] * (row.faces > 0) + ["undone"] * row.undone
+    notes = [counted(row.faces, "face")] * (row.faces > 0) + ["undone"] * row.undone
     notes += [f"{row.gone} deleted"] * (row.gone > 0)
     notes += ["although a correction said otherwise"] * row.overrode
     parts = [f"{row.correction_id:>6}", f"{row.made_at:%F %T}", row.origin, kind, ", ".join(people), *notes]
@@ -556,8 +560,9 @@ def _log_line(row: LoggedCorrection) -> str:
 
 
 def _face_line(face: Mapping[str, Any]) -> str:
+    taken = [] if face["taken_at"] is None else [f"taken {face['taken_at']}"]
     notes = [note for note in ("reference", "stated") if face[note]]
-    return "  ".join([str(face["face_id"]), face["path"] or "(posted)", face["outcome"], *notes])
+    return "  ".join([str(face["face_id"]), face["path"] or "(posted)", face["outcome"], *notes, *taken])
 
 
 def _unassigned_line(face: UnassignedFace) -> str:

@@ -27,18 +27,23 @@ def open_progress(stream: TextIO | None = None) -> BarProgress | LineProgress:
 
 
 class LineProgress:
-    """A line when a phase begins, one after ten seconds, then one a minute, for logs. Safe to call from any thread."""
+    """A line when a phase begins, one after ten seconds, then one a minute, for logs. A phase that goes on after one
+    without steps, such as the loading of models, has no second line. Safe to call from any thread."""
 
     def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
         self._stream = stream
         self._clock = clock
         self._lock = threading.Lock()
+        self._former: tuple[str, int | None] = "", None
         self._begin("", None)
 
     def start(self, phase: str, total: int | None) -> None:
         with self._lock:
+            goes_on = (phase, total) == self._former and self._total is None and not self._done
+            self._former = self._phase, self._total
             self._begin(phase, total)
-            self._write(phase if total is None else f"{phase}: {total}")
+            if not goes_on:
+                self._write(phase if total is None else f"{phase}: {total}")
 
     def _begin(self, phase: str, total: int | None) -> None:
         self._phase, self._total = phase, total

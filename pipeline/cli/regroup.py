@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 import click
 
 from pipeline.cli.flags import REGROUP_FLAGS, place_options, settings_options, store_option
-from pipeline.cli.output import directory_remembers, emit, output_options, printable
+from pipeline.cli.output import confirm, emit, output_options, printable
 from pipeline.cli.people import SHOWN, numbers, opened_people
 from pipeline.cli.progress import LongWork
 from pipeline.config import Settings
+from pipeline.texts import counted
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -70,7 +71,7 @@ def regroup(
     if not (dry_run or yes) and answer.regrouping is not None and _changes(answer.regrouping):
         for line in regroup_lines(answer):
             click.echo(printable(line), err=True)
-        click.confirm("Do this?", abort=True, err=True)  # others can use the store meanwhile
+        confirm("Do this?")
         with opened() as people:
             answer = people.regroup(decode=decoded, only=only)
     emit(asdict(answer), regroup_lines(answer), as_json)
@@ -89,9 +90,10 @@ def regroup_lines(answer: CorrectionAnswer) -> Iterator[str]:
     """What a regroup changes."""
     found = answer.regrouping
     assert found is not None
-    of = "" if found.scope is None else f" of {len(found.scope):,} people"
-    yield f"{found.faces} faces{of} {_by(found)}: " + (
-        f"{len(found.moves)} move, {len(found.joins)} joins, {len(found.new)} new people, {len(found.gone)} go"
+    of = "" if found.scope is None else f" of {counted(len(found.scope), 'person', 'people')}"
+    new = counted(len(found.new), "new person", "new people")
+    yield f"{counted(found.faces, 'face')}{of} {_by(found)}: " + (
+        f"{len(found.moves)} move, {counted(len(found.joins), 'join')}, {new}, {len(found.gone)} go"
         if _changes(found)
         else "nothing changes"
     )
@@ -101,7 +103,7 @@ def regroup_lines(answer: CorrectionAnswer) -> Iterator[str]:
         return "nobody" if person_id is None else f"{name} ({person_id})" if name else person_id
 
     if found.remembered is not None:
-        yield f"keep   {directory_remembers(found.remembered)}, for later runs, posts and regroups of the directory"
+        yield f"keep   {found.remembered}, for later runs, posts and regroups of the directory"
     for first, *others in found.joins:
         yield f"join   {who(first)} with {', '.join(map(who, others))}"
     for person_id in found.parted:
@@ -113,7 +115,11 @@ def regroup_lines(answer: CorrectionAnswer) -> Iterator[str]:
         yield f"move   {numbers(faces)} of {who(before)} to {'the new ' * (after in found.new)}{who(after)}"
     yield from (f"gone   {who(person_id)}" for person_id in found.gone)
     for pair in found.kept_apart:
-        yield f"apart  {who(pair.person_id)} and {who(pair.other_id)} stay two people: {_REASONS[pair.reason]}"
+        one, other, why = who(pair.person_id), who(pair.other_id), _REASONS[pair.reason]
+        if pair.faces:
+            yield f"apart  {numbers(pair.faces)} of {one} look like {other}'s, and stay: {why}"
+        else:
+            yield f"apart  {one} and {other} stay two people: {why}"
     yield from (f"clash  {each.detail}" for each in found.contradictions[:SHOWN])
     if len(found.contradictions) > SHOWN:
         yield f"clash  {len(found.contradictions) - SHOWN} more"
@@ -151,4 +157,5 @@ _REASONS = {
     "external id": "their external ids differ",
     "stated": "a correction says so",
     "photo": "they are on a photo together",
+    "hidden": "one is hidden",
 }

@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 from click.core import ParameterSource
 
-from pipeline.cli.flags import PATH, REGROUP_FLAGS, REINDEX_FLAGS, place_options, settings_options, store_option
+from pipeline.cli.flags import (
+    PATH,
+    REGROUP_FLAGS,
+    REINDEX_FLAGS,
+    optional_store,
+    place_options,
+    settings_options,
+    store_option,
+)
 from pipeline.cli.groups import CommandGroup
 from pipeline.cli.output import emit, output_options, printable
 from pipeline.cli.progress import LongWork
@@ -31,7 +39,7 @@ if TYPE_CHECKING:
 
 
 @click.group(cls=CommandGroup, invoke_without_command=True)
-@click.option("--store", type=PATH, metavar="DIR", help="The store.")
+@optional_store("The store.")
 @click.option("--yes", is_flag=True, help="Build it even if many photos are missing.")
 @settings_options(REINDEX_FLAGS)
 @output_options

@@ -23,6 +23,7 @@ from pipeline.cli.flags import (
 )
 from pipeline.cli.output import emit, output_options, printable
 from pipeline.cli.progress import LongWork
+from pipeline.texts import counted
 
 if TYPE_CHECKING:
     from pipeline.jobs.run_report import RunReport
@@ -176,7 +177,6 @@ def _work(command: str, *, as_json: bool, strict: bool = False, dry_run: bool = 
     if (line := report.face_change_line()) is not None:
         click.echo(printable(f"facepipe: {line}"), err=True)
     if strict and report.rejected_inputs:
-        count = report.rejected_inputs
-        rejected = "1 input was rejected" if count == 1 else f"{count} inputs were rejected"
+        rejected = counted(report.rejected_inputs, "input was rejected", "inputs were rejected")
         click.echo(f"facepipe: {rejected} (--strict).", err=True)
         raise click.exceptions.Exit(EXIT_REJECTED_INPUTS)

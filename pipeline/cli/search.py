@@ -14,6 +14,7 @@ from pipeline.cli.output import emit, end_with, output_options
 from pipeline.cli.progress import open_progress
 from pipeline.config import Settings
 from pipeline.errors import ImageRejected
+from pipeline.texts import counted
 
 if TYPE_CHECKING:
     from pipeline.store import Candidate, FaceAnswer
@@ -59,7 +60,7 @@ def search(
 
 
 def _lines(image: Path, faces: Sequence[FaceAnswer]) -> Iterator[str]:
-    yield f"{image}: {len(faces) or 'no'} face{'s' * (len(faces) > 1)}"
+    yield f"{image}: {counted(len(faces), 'face') if faces else 'no face'}"
     for number, face in enumerate(faces, 1):
         x1, y1, x2, y2 = (round(v) for v in face.box)
         yield f"face {number} at {x1},{y1} to {x2},{y2}: {_who(face.identity) if face.identity else 'matches nobody'}"

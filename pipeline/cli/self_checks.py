@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from pipeline.cli.flags import DEMO_FLAGS, PATH, settings_options
+from pipeline.cli.flags import DEMO_FLAGS, PATH, optional_store, settings_options
 from pipeline.cli.output import emit, end_with, output_options
 from pipeline.cli.progress import LongWork
 from pipeline.config import AUTO, Settings
@@ -41,7 +41,7 @@ def demo(store: Path, photos: Path, as_json: bool, settings: Settings) -> None:
 
 
 @click.command()
-@click.option("--store", type=PATH, metavar="DIR", help="Look at this store, too.")
+@optional_store("Look at this store, too.")
 @settings_options(DEMO_FLAGS)
 @output_options
 def doctor(store: Path | None, as_json: bool, settings: Settings) -> None:

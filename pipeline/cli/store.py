@@ -15,6 +15,7 @@ from pipeline.cli.output import emit, end_with, output_options
 from pipeline.cli.progress import LongWork
 from pipeline.config import Settings
 from pipeline.errors import StoreDamaged
+from pipeline.texts import counted
 
 if TYPE_CHECKING:
     from pipeline.store import Problem
@@ -42,16 +43,19 @@ def check(store: Path, repair: bool, as_json: bool) -> None:
     with open_store(store, command="check", repair=repair, reading=not repair) as opened, LongWork() as long:
         long.progress.start("check", None)
         report = opened.check(repair=repair, progress=long.progress)
+        erase_by = opened.erase(now=False).due
     result = {
         "problems": [asdict(problem) for problem in report.problems],
         "repaired": [asdict(problem) for problem in report.repaired],
         "counts": report.counts,
+        "erase_by": erase_by,
     }
     lines = [*_lines("repaired", report.repaired), *_lines("problem", report.problems)]
+    if erase_by is not None:
+        lines.append(f"deleted data waits to be erased from the catalog's file, by {erase_by:%F %T} UTC")
     if report.problems:
-        count = len(report.problems)
         error = StoreDamaged(
-            path=store, detail=f"{count} problem{'s' if count > 1 else ''}", cure="Each has its cure beside it."
+            path=store, detail=counted(len(report.problems), "problem"), cure="Each has its cure beside it."
         )
         end_with(error, result, lines, as_json)
     counts = ", ".join(f"{count} {name}" for name, count in report.counts.items() if count)
@@ -80,7 +84,7 @@ def export(store: Path, to: Path, as_json: bool) -> None:
 
     with open_store(store, command="export", reading=True) as opened:
         rows = opened.export(to)
-    lines = [f"{name + '.parquet':<20}{count} rows" for name, count in rows.items()]
+    lines = [f"{name + '.parquet':<20}{counted(count, 'row')}" for name, count in rows.items()]
     emit({"to": str(to), "rows": rows}, [*lines, f"in {to}"], as_json)
 
 
@@ -119,21 +123,22 @@ def migrate(store: Path, as_json: bool) -> None:
     help="The page to write.",
 )
 @click.option("--open", "show", is_flag=True, help="Open the page in a browser.")
-@settings_options(("security.master_key_file",))
+@settings_options(("report.link", "security.master_key_file"))
 @output_options
 def report(
     store: Path, account: str | None, run_id: str | None, to: Path, show: bool, settings: Settings, as_json: bool
 ) -> None:
     """Write a page that shows the people of a store.
 
-    It shows the people with most photos, pairs who may be one person, the weakest matches, what was rejected and why,
-    the quality of the faces, and how the store was made. It is one HTML file without scripts and needs no network. It
-    shows faces: keep it as you keep the photos.
+    It shows the people with most photos, who is with whom, pairs who may be one person, the weakest matches, what was
+    rejected and why, the quality of the faces, and how the store was made. It is one HTML file without scripts and
+    needs no network. It shows faces: keep it as you keep the photos.
 
     \b
     Examples:
       facepipe report --store ~/people --open
       facepipe report --store ~/people --run last --to last-night.html
+      facepipe report --store ~/people --link http://127.0.0.1:8080/ui
     """
     from pipeline.jobs.store import open_store
     from pipeline.run.page import write_report_page

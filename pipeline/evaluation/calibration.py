@@ -41,7 +41,7 @@ from pipeline.evaluation.statistics import (
 )
 from pipeline.jobs.accounts import find_account
 from pipeline.jobs.calibration_file import write_calibration
-from pipeline.jobs.store import open_store
+from pipeline.jobs.store import Store, path_of, store_at
 from pipeline.matching.calibration import EXPONENTS, Calibration
 from pipeline.store import StoreIdentity
 from pipeline.texts import path_text
@@ -181,7 +181,7 @@ def report_calibration(
     fmr: float | None = None,
     images: Path | None = None,
     all_pairs: bool = False,
-    store: Path | None = None,
+    store: Path | Store | None = None,
     account: str | None = None,
     directory: str = "main",
     leave_out: Path | None = None,
@@ -221,7 +221,8 @@ def report_calibration(
     progress.start("pairs", None)
     with skipped.explaining():
         fit = fit_calibration(scored, fmr)
-    name = dataset or path_text((source or store or Path()).absolute().name)
+    origin = source or (None if store is None else path_of(store)) or Path()
+    name = dataset or path_text(origin.absolute().name)
     people = "" if fit.people is None else f" of {fit.people:,} people"
     data = f"{name}, {fit.photos:,} photos{people} ({fit.impostor_pairs:,} impostor pairs)"
     calibration = fit.calibration(data, _note(fit, leave_out, skipped))
@@ -274,16 +275,18 @@ def _closest(fit: CalibrationFit) -> Iterator[Row]:
         yield Row("", f"{pair.squared_l2:.4f}  {pair.first}  {pair.second}")
 
 
-def _named_rows(store: Path | None, account: str | None, directory: str) -> tuple[dict[str, Path], dict[str, str]]:
+def _named_rows(
+    store: Path | Store | None, account: str | None, directory: str
+) -> tuple[dict[str, Path], dict[str, str]]:
     """The named photos of a store: path -> file, and path -> name from the source. Identities are no labels: they
     depend on the distances being calibrated."""
     if store is None:
         raise UsageError(message="Name labelled photos, a list of pairs, or a store whose rows have names (--store).")
-    with open_store(store, command="calibrate") as opened:
-        account_id = find_account(opened, account).account_id
+    with store_at(store, "calibrate") as opened:
+        path, account_id = opened.path, find_account(opened, account).account_id
         names = dict(zip(*opened.photos("names", account_id, directory).to_pydict().values(), strict=True))
     if not names:
-        raise InputError(message=f'No row of the directory "{directory}" of {store} has a name.')
+        raise InputError(message=f'No row of the directory "{directory}" of {path} has a name.')
     return {path: Path(path) for path in names}, names
 
 

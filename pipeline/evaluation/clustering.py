@@ -29,7 +29,7 @@ from pipeline.extraction.images.decode import decode_image
 from pipeline.extraction.images.files import read_file
 from pipeline.extraction.sources.scan import scan_source, source_kind
 from pipeline.jobs.accounts import find_account
-from pipeline.jobs.store import Store, open_store
+from pipeline.jobs.store import Store, store_at
 from pipeline.report.pictures import small_copy
 from pipeline.texts import path_text
 from pipeline.types import IntArray, Progress
@@ -237,7 +237,7 @@ def report_clustering(
     settings: Settings,
     progress: Progress,
     *,
-    store: Path | None = None,
+    store: Path | Store | None = None,
     account: str | None = None,
     directory: str = "main",
     clusters: Path | None = None,
@@ -248,23 +248,24 @@ def report_clustering(
     Raises UsageError unless there is exactly one of these, SourceMissing, ManifestInvalid, InputError if nothing can be
     compared, StoreError.
     """
-    origin = store or clusters
-    if origin is None or None not in (store, clusters):
+    if (store is None) == (clusters is None):
         raise UsageError(message="Give either --store DIR or --clusters FILE, where the identities are.")
     skipped = Skipped()
     progress.start("labels", None)
     labels = read_labels(source, settings.source, skipped, advance=progress.advance)
-    figures: dict[str, Any] = {"identities_from": path_text(origin), "weights": None}
-    if clusters is not None:
-        found = table_identities(clusters, settings.source, labels.paths, skipped)
+    figures: dict[str, Any] = {"weights": None}
+    if store is None:
+        assert clusters is not None
+        found, origin = table_identities(clusters, settings.source, labels.paths, skipped), clusters
     else:
-        with open_store(origin, command="evaluate clustering") as opened:
-            account_id = find_account(opened, account).account_id
+        with store_at(store, "evaluate clustering") as opened:
+            origin, account_id = opened.path, find_account(opened, account).account_id
             found = stored_identities(opened, account_id, directory, labels.paths, skipped)
             identity = opened.identity
         figures |= {"directory": directory, "weights": identity.weights, "calibration": identity.calibration}
     paths, people = ([texts[row] for row in found.rows] for texts in (labels.paths, labels.names))
     figures |= {
+        "identities_from": path_text(origin),
         "labels": path_text(source),
         "labelled_photos": len(labels.paths),
         "photos_with_several_faces": found.several_faces,

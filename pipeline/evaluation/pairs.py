@@ -44,6 +44,7 @@ from pipeline.evaluation.statistics import (
     resample_share,
     threshold_at_fmr,
 )
+from pipeline.jobs.store import Store, path_of
 from pipeline.matching.calibration import Calibration
 from pipeline.texts import path_text
 from pipeline.types import BoolArray, Progress
@@ -365,7 +366,7 @@ def report_pairs(
     images: Path | None = None,
     train: Path | None = None,
     all_pairs: bool = False,
-    store: Path | None = None,
+    store: Path | Store | None = None,
 ) -> Report[PairsResult]:
     """Reads the lists, reads or computes the embeddings, and compares the pairs.
 
@@ -402,7 +403,7 @@ def report_pairs(
         "source": path_text(pairs),
         "train": None if train is None else path_text(train),
         "threshold_asked": match.threshold if match.threshold_fmr is None else f"fmr:{match.threshold_fmr:g}",
-        "embeddings_from": "the models" if store is None else path_text(store),
+        "embeddings_from": "the models" if store is None else path_text(path_of(store)),
         "embedder": identity.embedder,
         "weights": identity.weights,
         "weights_sha256": identity.weights_sha256,

@@ -22,7 +22,7 @@ from pipeline.extraction.extractor import BatchExtractor
 from pipeline.extraction.images.decode import decode_image
 from pipeline.extraction.images.files import read_file
 from pipeline.jobs.models import load_extractor
-from pipeline.jobs.store import Store, open_store
+from pipeline.jobs.store import Store, store_at
 from pipeline.jobs.store_identity import make_identity, resolve_threshold, settings_of_store
 from pipeline.matching.references import check_embeddings
 from pipeline.runtime.threads import thread_count
@@ -55,7 +55,7 @@ class Portraits:
 
 
 def embed_photos(
-    files: Mapping[str, Path], settings: Settings, store: Path | None, command: str, progress: Progress
+    files: Mapping[str, Path], settings: Settings, store: Path | Store | None, command: str, progress: Progress
 ) -> tuple[Portraits, StoreIdentity, Settings]:
     """Returns the faces of the photos `files` (path in the store -> file), from `store` or computed; their model; and
     its settings.
@@ -64,8 +64,8 @@ def embed_photos(
     UsageError.
     """
     if store is not None:
-        with open_store(store, command=command) as opened:
-            settled = settings_of_store(settings, opened.identity, store, opened.other_identity())
+        with store_at(store, command) as opened:
+            settled = settings_of_store(settings, opened.identity, opened.path, opened.other_identity())
             return stored_portraits(opened, list(files)), opened.identity, settled
     identity = make_identity(settings)
     settled = resolve_threshold(settings, identity)

@@ -22,11 +22,13 @@ from typing import Final, Literal, TypeAlias
 import numpy as np
 
 from pipeline.config import CONTRACT_THRESHOLD
+from pipeline.matching.calibration import Calibration
 from pipeline.types import BoolArray, DoubleArray, FloatArray, IntArray
 
 Interval: TypeAlias = tuple[float, float]
 Unit: TypeAlias = Literal["people", "pairs"]
 
+UNCALIBRATED: Final = Calibration()
 RULE_OF_3: Final = 3
 # A share of a distance: above the rounding error of a conversion to a threshold and back, and far below any effect.
 HAIR: Final = 2.0**-40
@@ -49,6 +51,23 @@ def to_distance(products: DoubleArray) -> DoubleArray:
     """Squared L2 of unit vectors from their products; infinity for NaN."""
     distances = np.clip(2 - 2 * products, 0, 4)
     return np.where(np.isnan(distances), np.inf, distances)
+
+
+def pairwise_distances(
+    vectors: FloatArray, others: FloatArray | None = None, calibration: Calibration = UNCALIBRATED
+) -> DoubleArray:
+    """Returns the squared distances [n, m] float64, 0 to 4, of `vectors` [n, d] and `others` [m, d] (None: the same),
+    all of norm 1.
+
+    With a store's calibration they are on the scale of T: two faces below T match. Without one: squared L2.
+
+    >>> pairwise_distances(np.eye(2, dtype=np.float32)).tolist()
+    [[0.0, 2.0], [2.0, 0.0]]
+    """
+    wide = vectors.astype(np.float64)
+    squared_l2 = to_distance(wide @ (wide if others is None else others.astype(np.float64)).T)
+    distances: DoubleArray = 4.0 * (squared_l2 / 4.0) ** calibration.exponent
+    return distances
 
 
 def decisions_right(distances: DoubleArray, genuine: BoolArray, threshold: float) -> BoolArray:

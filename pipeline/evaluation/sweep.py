@@ -15,7 +15,7 @@ from pipeline.evaluation.clustering import Agreement, Contingency, described
 from pipeline.evaluation.labels import numbered, read_labels
 from pipeline.evaluation.portraits import stored_portraits
 from pipeline.evaluation.report import NO_FACE, Report, Row, Section, Skipped, line_plot
-from pipeline.jobs.store import open_store
+from pipeline.jobs.store import Store, store_at
 from pipeline.matching.average_link import FacesToLink, average_link
 from pipeline.matching.calibration import Calibration
 from pipeline.matching.group import group_faces
@@ -45,7 +45,7 @@ class SweptRow:
 
 
 def report_sweep(
-    source: Path, settings: Settings, progress: Progress, *, store: Path, methods: Sequence[str] = METHODS
+    source: Path, settings: Settings, progress: Progress, *, store: Path | Store, methods: Sequence[str] = METHODS
 ) -> Report[list[SweptRow]]:
     """Groups the labelled photos (a manifest, or a folder with one subfolder per person) of `store` again.
 
@@ -55,7 +55,7 @@ def report_sweep(
     skipped = Skipped()
     progress.start("labels", None)
     labels = read_labels(source, settings.source, skipped, advance=progress.advance)
-    with open_store(store, command="evaluate clustering") as opened:
+    with store_at(store, "evaluate clustering") as opened:
         portraits, identity = stored_portraits(opened, labels.paths), opened.identity
     for path, reason in portraits.skipped.items():
         skipped.add(reason, path)

@@ -300,7 +300,7 @@ def _await_image(item: _Item, budget: PixelBudget) -> int:
         return 0
     finally:
         budget.leave(item.pixels)
-    item.fields.update(width=image.width, height=image.height, format=image.format)
+    item.fields.update(width=image.width, height=image.height, format=image.format, taken_at=image.taken_at)
     return image.width * image.height
 
 

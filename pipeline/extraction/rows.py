@@ -48,7 +48,7 @@ MANIFEST_SCHEMA = pa.schema(
 PLACE_COLUMNS = ("x1", "y1", "x2", "y2", "landmarks", "confidence")
 FACE_COLUMNS = (*PLACE_COLUMNS, *QUALITIES)
 CROP = pa.field("crop", pa.binary())
-IMAGE_COLUMNS = ("pixel_hash", "width", "height", "format")  # null if no image was decoded
+IMAGE_COLUMNS = ("pixel_hash", "width", "height", "format", "taken_at")  # null if no image was decoded
 
 
 # The face's measurements by another model (`Measured`), if any.
@@ -96,6 +96,7 @@ def shard_schema(embedding_size: int) -> pa.Schema:
         ("width", pa.int32()),
         ("height", pa.int32()),
         ("format", pa.string()),
+        ("taken_at", pa.timestamp("us")),
         ("faces", pa.list_(pa.struct(face))),
     ]
     return pa.schema(columns)
@@ -152,11 +153,13 @@ def read_rows(manifest: pa.Table, shard: pa.Table) -> list[ExtractedRow]:
     faces = faces_of_table(pa.Table.from_struct_array(lists.flatten()))
     counts = [count or 0 for count in lists.value_lengths().to_pylist()]
     ends = np.cumsum(counts).tolist()
-    # Older run shards name the hash differently.
+    # Older run shards name the hash differently, and have no date.
     names = ["pixel_hash" if name == "pixel_sha256" else name for name in shard.column_names]
     plain = shard.rename_columns(names).drop_columns(["faces"]).to_pylist()
     return [
-        ExtractedRow(m, r["status"], r["reason"], r["sha256"], {k: r[k] for k in IMAGE_COLUMNS}, faces[end - n : end])
+        ExtractedRow(
+            m, r["status"], r["reason"], r["sha256"], {k: r.get(k) for k in IMAGE_COLUMNS}, faces[end - n : end]
+        )
         for m, r, n, end in zip(manifest.to_pylist(), plain, counts, ends, strict=True)
     ]
 

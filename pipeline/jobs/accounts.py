@@ -6,7 +6,7 @@ import contextlib
 
 from pipeline.errors import AccountUnknown, DirectoryUnknown, UsageError
 from pipeline.jobs.store import Store
-from pipeline.store import AccountSummary, DirectoryRow
+from pipeline.store import AccountSummary, Deleted, DirectoryRow
 from pipeline.texts import directory_name
 
 DEFAULT_ACCOUNT = "default"
@@ -34,13 +34,24 @@ def find_account(store: Store, account: str | None) -> AccountSummary:
     return accounts[name]
 
 
-def find_directory(store: Store, account: str | None, name: str) -> DirectoryRow:
-    """Returns a directory of the account, or of the only one. Raises AccountUnknown, UsageError, DirectoryUnknown."""
+def delete_account(store: Store, account: AccountSummary) -> Deleted:
+    """Deletes an account with all directories, runs and digests; its password is refused at once, also by a running
+    server. Raises StoreLocked during a run."""
+    with store.lock_runs("account delete"):
+        store.set_password(account.account, None)
+        return store.delete_all(account.account_id)
+
+
+def find_directory(store: Store, account: str | None, name: str, *, or_empty: bool = False) -> DirectoryRow:
+    """Returns a directory of the account, or of the only one. `or_empty`: also one that may have photos, but no person.
+    Raises AccountUnknown, UsageError, DirectoryUnknown."""
     owner = find_account(store, account)
     directories = {row.name: row for row in owner.directories}
     if name not in directories:  # an earlier version checked no names, so the exact name is tried first
         with contextlib.suppress(ValueError):
             name = directory_name(name)
+    if name not in directories and or_empty:
+        return DirectoryRow(owner.account_id, owner.account, name, 0, 0)
     if name not in directories:
         raise DirectoryUnknown(account=owner.account, directory=name, known=", ".join(directories) or "none")
     return directories[name]

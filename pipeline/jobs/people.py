@@ -16,7 +16,7 @@ from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
 from threading import Event
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
@@ -52,6 +52,9 @@ from pipeline.store import (
 from pipeline.texts import TEXT_RULE, is_text, nfc
 from pipeline.types import Progress, SilentProgress, utc_now
 
+if TYPE_CHECKING:
+    from pipeline.extraction.images.given import GivenImage
+
 AT_ONCE: Final = 100_000  # people read at once: some 20 MB
 _ROWS: Final = 1_000
 WHY_TWICE: Final = {"merge": "by a merge", "faces": "you said so of these faces"}
@@ -75,6 +78,7 @@ class PersonRow:
     merged: int  # records merged with it
     hidden: bool
     added_at: datetime
+    cover: int | None = None  # the face that the web UI shows
 
 
 @dataclass(frozen=True)
@@ -168,7 +172,7 @@ class People:
         return next(row for _, row in _rows(records) if row.person_id == root)
 
     def photos(self, who: str) -> list[dict[str, Any]]:
-        """Returns a person's faces by photo (path None: posted), with box, outcome and score."""
+        """Returns a person's faces by photo (path None: posted), with box, outcome, score and date of the photo."""
         return self._faces(self._records([who]), who)
 
     def together(self, *who: str) -> list[str]:
@@ -214,12 +218,16 @@ class People:
         of one merged set match. Raises PersonNotFound, PersonAmbiguous."""
         return self._found(self._records([who]), who)
 
-    def recognise(self, image: bytes, top: int) -> list[FaceAnswer]:
-        """Returns the faces of an encoded image, each with its identity and the `top` most similar ones. Stores
-        nothing. Also raises ImageRejected, ModelError, DeviceError."""
+    def recognise(self, image: GivenImage, top: int = 5) -> list[FaceAnswer]:
+        """Returns the faces of an image (a path, the bytes of a file, an array [H, W, 3] uint8 RGB or a PIL image),
+        each with its identity and the `top` most similar ones. Stores nothing. Also raises ImageRejected, ModelError,
+        DeviceError."""
+        from pipeline.extraction.images.given import encode_given  # late: listing people needs no decoder
+
         settings = self._store.settled
+        data = encode_given(image, settings.decode)
         given, threshold = "match.threshold" in settings.given, settings.match.threshold
-        return self._store.search(SearchQuery(image, self._account_id, self._directory, top, threshold, given))
+        return self._store.search(SearchQuery(data, self._account_id, self._directory, top, threshold, given))
 
     def _found(self, records: Sequence[Mapping[str, Any]], who: str) -> str:
         name, lower = nfc(who), who.casefold()
@@ -286,7 +294,7 @@ class People:
         return self._correct("move", [] if who is None else [who], [face])
 
     def add_face(
-        self, photo: str, box: Sequence[float], who: str | None = None, *, name: str | None = None
+        self, photo: Path | str, box: Sequence[float], who: str | None = None, *, name: str | None = None
     ) -> CorrectionAnswer:
         """Adds a face that the detector missed, at a box (xyxy in pixels of the upright photo) of the photo at this
         path: `who`'s, or a new person's with this name. The answer's `tag` says why it has no vector (None: it has
@@ -323,7 +331,7 @@ class People:
         seen_at = utc_now()
         planned = self.by_ids("forget", [person_id], dry_run=True)
         kept = planned.kept_photos if photos else {}
-        erased = [("forget", planned.erased, len(planned.kept_photos))]
+        erased = [("forget", planned.erased, len(planned.kept_photos) + planned.kept_posts)]
         if kept:
             of_photos = self.by_ids("forget_photos", media_ids=[*kept.values()], dry_run=True)
             erased.append(("forget_photos", of_photos.erased, 0))
@@ -348,13 +356,13 @@ class People:
         self._store.clean_up()
         return answer
 
-    def allow_twice(self, photo: str | int, *, allow: bool = True) -> CorrectionAnswer:
+    def allow_twice(self, photo: Path | str | int, *, allow: bool = True) -> CorrectionAnswer:
         """Allows that somebody is twice on a photo of a run, or takes that back. `photo`: its path as stored, or its
         number. Raises PhotoUnknown, and CorrectionImpossible if it has fewer than two faces."""
         kind = "allow_twice" if allow else "disallow_twice"
         return self.by_ids(kind, media_ids=[self._photo(photo)])
 
-    def _photo(self, photo: str | int) -> int:
+    def _photo(self, photo: Path | str | int) -> int:
         """The number of a photo. Raises UsageError."""
         text = str(photo)
         own = text if is_address(text) else os.path.normpath(Path(text).expanduser().absolute())
@@ -513,6 +521,7 @@ def _row(root: str, members: Sequence[Mapping[str, Any]]) -> tuple[int, PersonRo
         merged=len(members) - 1,
         hidden=own["hidden"],
         added_at=own["added_at"],
+        cover=own["cover"],
     )
 
 

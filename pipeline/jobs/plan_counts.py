@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
 from pipeline.report.page import SHORT_ID, listed
+from pipeline.texts import counted
 
 LISTED: Final = 1000  # files of a kind, per source
 _SHOWN: Final = 5  # files or folders of a kind, in texts
@@ -56,6 +57,7 @@ class PlanCounts:
     left_out: dict[str, int] = field(default_factory=dict)  # folders: hidden, thumbnails, excluded
     left_out_folders: list[str] = field(default_factory=list)  # the first thousand
     labels_changed: int = 0  # of photos with unchanged bytes
+    labels_removed: int = 0  # of these; no name changes
     # Their effects, as in FollowedLabels.
     renamed: int = 0
     relabelled: int = 0
@@ -98,7 +100,7 @@ class PlanCounts:
             back = f", {self.back} back" if self.back else ""
             yield f"            {self.moved} moved, {self.vanished} vanished{back}"
         if self.forgotten_missing:
-            yield f"            {self.forgotten_missing} missing photos forgotten"
+            yield f"            {counted(self.forgotten_missing, 'missing photo')} forgotten"
         yield from shortened((f"changed: {path}" for path in self.changed_files), self.changed)
         yield from shortened((f"moved: {old} -> {new}" for old, new in self.moved_files), self.moved)
         # Includes those forgotten at once, also listed.
@@ -132,11 +134,14 @@ class PlanCounts:
 
     def label_lines(self) -> Iterator[str]:
         """For people."""
-        if not self.labels_changed:
+        if self.labels_removed:
+            yield f"labels      {self.labels_removed} removed (a run without --labels has none); all names stay"
+        changed = self.labels_changed - self.labels_removed
+        if not changed:
             return
         yield (
-            f"labels      {self.labels_changed} changed: {self.renamed} people renamed, {self.relabelled} faces became"
-            f" others', {self.unsettled} not followed"
+            f"labels      {changed} changed: {counted(self.renamed, 'person', 'people')} renamed,"
+            f" {counted(self.relabelled, 'face')} became others', {self.unsettled} not followed"
         )
         renamed = (f"renamed: {p['person_id']}  {_called(p, 'old_')} -> {_called(p)}" for p in self.renamed_persons)
         yield from shortened(renamed, self.renamed)
@@ -158,7 +163,7 @@ class PlanCounts:
 
 
 def _faces(count: int) -> str:
-    return "a face" if count == 1 else f"{count} faces"
+    return "a face" if count == 1 else counted(count, "face")
 
 
 def _called(entry: Mapping[str, Any], prefix: str = "") -> str:

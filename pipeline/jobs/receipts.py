@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +21,7 @@ _PARTIAL: Final = ".part"
 class Verified:
     """What a receipt proves of one value."""
 
-    kind: str  # name, external_id or photo
+    kind: str  # as in the receipt, or photo
     value: str  # the photo's path
     in_receipt: bool
     found: list[str] | None  # places in the store; None: not searched
@@ -32,15 +32,7 @@ class Verified:
 def written(file: Path, pending: str, store: Store) -> Iterator[str]:
     """Writes a new pending receipt, and yields the hash by which the block's erasure is recorded. If the block fails
     and the store recorded nothing, deletes the file. Raises UsageError if it cannot be written, or exists."""
-    try:
-        target = file.parent.resolve(strict=True) / file.name
-        if target.is_relative_to(store.path.resolve()):
-            raise UsageError(message=f"The receipt {file} would be in the store: give a file elsewhere.")
-        _write_new(target, pending)
-        sync(target.parent)
-    except OSError as exc:
-        detail = "it exists already" if isinstance(exc, FileExistsError) else exc.strerror
-        raise UsageError(message=f"The receipt {file} cannot be written: {detail}. Nothing was forgotten.") from exc
+    target = _write_outside(store, file, pending, " Nothing was forgotten.")
     try:
         yield receipts.sha256(pending)
     except FacepipeError:
@@ -50,6 +42,12 @@ def written(file: Path, pending: str, store: Store) -> Iterator[str]:
             except ReceiptInvalid:
                 target.unlink(missing_ok=True)
         raise
+
+
+def write_log(store: Store, file: Path) -> None:
+    """Writes a new signed receipt of all erasures, in times and numbers. Raises ReceiptPending while files are left to
+    erase, and UsageError if it cannot be written, or exists."""
+    _write_outside(store, file, store.sign_receipt(None))
 
 
 def complete(store: Store, file: Path) -> receipts.Receipt:
@@ -74,16 +72,16 @@ def complete(store: Store, file: Path) -> receipts.Receipt:
 
 def verify(
     file: Path,
-    texts: Mapping[str, str],
+    texts: Sequence[tuple[str, str]],
     photo: Path | None = None,
     *,
     store: Store | None = None,
     key: str | None = None,
 ) -> tuple[receipts.Receipt, list[Verified]]:
     """Verifies a receipt's signature by the public `key`, the store's, or without both by its own. Then says of each
-    value (`texts` by kind, and a photo's bytes) whether it is among what was erased, and where `store` still has it.
+    value (`texts` with kinds, and a photo's bytes) whether it is among what was erased, and where `store` still has it.
     Raises ReceiptInvalid, ReceiptPending, and UsageError if a file cannot be read."""
-    if not all(map(is_unicode, texts.values())):
+    if not all(is_unicode(text) for _, text in texts):
         raise UsageError(message="What is searched for must be UTF-8.")
     _, receipt = _read(file)
     if receipt.state == receipts.PENDING:
@@ -92,19 +90,19 @@ def verify(
         if given is not None:
             receipts.require_signature(receipt, given.lower())
     receipts.require_signature(receipt, receipt.public_key)
-    asked = [(kind, text, text, kind, traces.patterns_of_text(text)) for kind, text in texts.items()]
+    asked = [(kind, text, text, kind, traces.patterns_of_text(text)) for kind, text in texts]
     if photo is not None:
         data = _bytes(photo)
         patterns = traces.patterns_of_photo(data)
         asked.append(("photo", str(photo), patterns[0].hex(), receipts.SHA256, patterns))
-    found: dict[str, list[str]] = {kind: [] for kind, *_ in asked}
+    found: dict[str, list[str]] = {text: [] for _, _, text, _, _ in asked}
     if store is not None:
-        for kind, _, text, _, _ in asked:
-            found[kind] += [f"{column} ({rows} row{'s' * (rows > 1)})" for column, rows in store.find_text(text)]
-        for kind, name in traces.in_files(store.folder, {kind: patterns for kind, *_, patterns in asked}):
-            found[kind].append(name)
+        for text, places in found.items():
+            places += [f"{column} ({rows} row{'s' * (rows > 1)})" for column, rows in store.find_text(text)]
+        for text, name in traces.in_files(store.folder, {text: patterns for _, _, text, _, patterns in asked}):
+            found[text].append(name)
     return receipt, [
-        Verified(kind, shown, receipt.has(of, text), None if store is None else found[kind], not patterns)
+        Verified(kind, shown, receipt.has(of, text), None if store is None else found[text], not patterns)
         for kind, shown, text, of, patterns in asked
     ]
 
@@ -122,6 +120,20 @@ def _bytes(file: Path) -> bytes:
         return file.read_bytes()
     except OSError as exc:
         raise UsageError(message=f"{file} cannot be read: {exc.strerror}.") from exc
+
+
+def _write_outside(store: Store, file: Path, text: str, otherwise: str = "") -> Path:
+    """A new file outside the store. Raises UsageError, which says `otherwise`, too."""
+    try:
+        target = file.parent.resolve(strict=True) / file.name
+        if target.is_relative_to(store.path.resolve()):
+            raise UsageError(message=f"The receipt {file} would be in the store: give a file elsewhere.")
+        _write_new(target, text)
+        sync(target.parent)
+    except OSError as exc:
+        detail = "it exists already" if isinstance(exc, FileExistsError) else exc.strerror
+        raise UsageError(message=f"The receipt {file} cannot be written: {detail}.{otherwise}") from exc
+    return target
 
 
 def _write_new(file: Path, text: str) -> None:

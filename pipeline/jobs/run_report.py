@@ -14,6 +14,7 @@ from pipeline.jobs.profile import RunProfile
 from pipeline.matching.calibration import Calibration
 from pipeline.report.page import listed
 from pipeline.store import LocalStore, RunCounts, StoreIdentity, overview, runs
+from pipeline.texts import counted
 from pipeline.types import ACCEPTED_STATUSES
 
 _COUNTS: Final = ("decoded", "detector_calls", "embedder_calls")
@@ -45,7 +46,7 @@ class WorkDone:
         if not self.decoded:
             return "no image had to be decoded"
         where = f" on {self.device}" if self.device else ""
-        return f"{self.decoded:,} images decoded, {self.images_per_second:.1f}/s over the image work{where}"
+        return f"{counted(self.decoded, 'image')} decoded, {self.images_per_second:.1f}/s over the image work{where}"
 
 
 @dataclass(kw_only=True)
@@ -111,10 +112,12 @@ class RunReport(PlanCounts):
         lines += self.label_lines()
         lines += self.left_alone_lines()
         if self.label_conflicts:
-            lines.append(f"conflicts   {len(self.label_conflicts)} named photos match a person of another name")
+            conflicts = counted(len(self.label_conflicts), "named photo matches", "named photos match")
+            lines.append(f"conflicts   {conflicts} a person of another name")
             lines += shortened(map(_conflict_line, self.label_conflicts), len(self.label_conflicts))
         if self.shared_external_id:
-            lines.append(f"shared ids  {len(self.shared_external_id)} external ids stand for several persons")
+            shared = counted(len(self.shared_external_id), "external id stands", "external ids stand")
+            lines.append(f"shared ids  {shared} for several persons")
         if self.work.profile is not None:
             lines.extend(self.work.profile.lines())
         lines += [f"report      {page}" for page in self.pages]
@@ -122,7 +125,9 @@ class RunReport(PlanCounts):
 
 
 def _regrouped_line(found: Mapping[str, Any]) -> str:
-    counts = f"{found['joins']} joins, {found['moves']} faces moved, {found['new']} new people, {found['gone']} gone"
+    moved = counted(found["moves"], "face moved", "faces moved")
+    new = counted(found["new"], "new person", "new people")
+    counts = f"{counted(found['joins'], 'join')}, {moved}, {new}, {found['gone']} gone"
     undo = "" if found["correction_id"] is None else f"; `people undo {found['correction_id']}` takes it back"
     return f"by average link, cut at T = {found['cut']:.4g}: {counts}{undo}"
 

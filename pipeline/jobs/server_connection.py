@@ -31,6 +31,7 @@ class ServerInfo:
     path: Path
     identity: StoreIdentity
     generation: int
+    page: str | None = None  # the web UI's address
 
 
 class ServerConnection:
@@ -54,6 +55,7 @@ class ServerConnection:
             self._fail(f"it is the server of {info.path}")
         self.identity = info.identity
         self.generation = info.generation
+        self.page = info.page
 
     def call(self, method: Callable[..., object], *args: object, **kwargs: object) -> object:
         """Calls this method of the server's store. Raises its errors, and ServerUnreachable if the server ends

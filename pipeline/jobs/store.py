@@ -7,7 +7,7 @@ command itself writes the files of a run.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial, wraps
 from pathlib import Path
@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar, c
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.config import DecodeSettings, Settings
+from pipeline.config import DecodeSettings, Settings, load_settings
 from pipeline.errors import (
     CleanUpLeft,
+    DirectoryUnknown,
     ReindexUnderWay,
     StoreError,
     StoreLocked,
@@ -40,6 +41,7 @@ from pipeline.store import (
     CheckReport,
     CorrectionAnswer,
     CorrectionRequest,
+    Deleted,
     ErasureState,
     FaceAnswer,
     Label,
@@ -56,6 +58,7 @@ from pipeline.store import (
     accounts,
     cleaning_up,
     corrections,
+    directories,
     handed_over,
     load_master_key,
     load_or_make_master_key,
@@ -91,7 +94,7 @@ class Known:
     """What the store knows of some rows of a source."""
 
     media: dict[str, int]  # SHA-256 -> media whose faces can be reused
-    forgotten: set[str]  # of these paths and hashes
+    forgotten: set[str]  # of these paths and hashes: those of `photo_texts`
     digests: list[str | None]  # of the labels, in their order
 
 
@@ -183,6 +186,10 @@ class Store(RunFiles):
             self._run_keys[run_id] = None if run is None else self.image_key(run.account_id)
         return self._run_keys.get(run_id)
 
+    def with_settings(self, settings: Settings) -> Store:
+        """The same open store with other settings. Release it; do not close it."""
+        return Store(self._holder, settings)
+
     def unlock(self, master_key: MasterKey | None = None) -> None:
         """Unlocks an encrypted store with the master key (None: the settings'), to read and write images. A server has
         it already. Raises MasterKeyMissing, MasterKeyWrong, UsageError, and StoreMismatch if the settings ask for
@@ -242,8 +249,8 @@ class Store(RunFiles):
         return self.local.create_account(user_id, password_hash)
 
     @verb
-    def set_password(self, user_id: str, password_hash: str) -> None:
-        """Raises AccountUnknown."""
+    def set_password(self, user_id: str, password_hash: str | None) -> None:
+        """None: no password is accepted. Raises AccountUnknown."""
         self.local.set_password(user_id, password_hash)
 
     @verb
@@ -252,12 +259,31 @@ class Store(RunFiles):
         return self.local.image_key(account_id)
 
     @verb
-    def delete_directory(self, account_id: int, directory: str) -> int:
-        """Deletes a directory with all persons and their data; returns their number. Raises DirectoryUnknown."""
-        if self.service is not None:
-            return self.service.delete_directory(account_id, directory)
-        self.release()
-        return self.local.delete_directory(account_id, directory)
+    def delete_all(
+        self, account_id: int, directory: str | None = None, *, no_trace: bool = False, dry_run: bool = False
+    ) -> Deleted:
+        """Deletes a directory with all people and photos, or counts them (`dry_run`); None: the account with all
+        directories, runs and digests, and the caller holds `lock_runs`. `no_trace`: later runs into the directory may
+        import the photos again. Raises DirectoryUnknown."""
+        if dry_run:
+            names = self.local.ask(directories.with_contents, account_id) if directory is None else [directory]
+            held = [self.local.ask(directories.contents, account_id, name) for name in names]
+            return Deleted(sum(len(people) for people, _ in held), sum(len(photos) for _, photos in held))
+        if self.service is None:
+            self.release()
+        holder = self.service or self.local
+        if directory is not None:
+            return holder.delete_directory(account_id, directory, no_trace=no_trace)
+        for run in self.local.runs_of(account_id):
+            if run.state != runs.FINISHED:
+                self.local.abandon_run(run.run_id)
+        people = photos = 0
+        while not self.local.delete_account(account_id):  # also what was posted meanwhile
+            for name in self.local.ask(directories.with_contents, account_id):
+                with suppress(DirectoryUnknown):  # emptied meanwhile
+                    deleted = holder.delete_directory(account_id, name, no_trace=True)
+                    people, photos = people + deleted.people, photos + deleted.photos
+        return Deleted(people, photos)
 
     def remembered(self, account_id: int, directory: str) -> Remembered:
         """What the last regroup set for a directory."""
@@ -316,12 +342,18 @@ class Store(RunFiles):
 
     @verb
     def known(
-        self, account_id: int, paths: Sequence[str] = (), hashes: Sequence[str] = (), labels: Sequence[Label] = ()
+        self,
+        account_id: int,
+        paths: Sequence[str] = (),
+        hashes: Sequence[str] = (),
+        labels: Sequence[Label] = (),
+        *,
+        directories: Sequence[str] = (),
     ) -> Known:
-        """What the store knows of these paths, hashes and labels."""
+        """What the store knows of these labels, and of these paths and hashes in these directories."""
         return Known(
             self.local.media_of_hashes(account_id, hashes) if hashes else {},
-            self.local.forgotten_photos(account_id, paths, hashes) if paths or hashes else set(),
+            self.local.forgotten_photos(account_id, directories, paths, hashes) if paths or hashes else set(),
             self.local.digests_of_labels(labels) if labels else [],
         )
 
@@ -354,13 +386,14 @@ class Store(RunFiles):
         self._recognition().enrol_shard(run_id, shard)
 
     @verb
-    def end_run(self, run_id: str, summary: Mapping[str, Any] | None = None) -> RunRow:
-        """Finishes a run with all shards committed; without a summary gives it up, keeping the committed ones."""
+    def end_run(self, run_id: str, summary: Mapping[str, Any] | None = None, mentioned: Mentioned = ((), ())) -> RunRow:
+        """Finishes a run with all shards committed; without a summary gives it up, keeping the committed ones.
+        `mentioned`: who and what is in its run.json."""
         for files in (self, self.local):
             files.forget_manifest()  # its file is deleted
         if summary is None:
             return self.local.abandon_run(run_id)
-        self.local.finish_run(run_id, summary)
+        self.local.finish_run(run_id, summary, *mentioned)
         return self.local.run_row(run_id)
 
     @verb
@@ -538,10 +571,14 @@ class Store(RunFiles):
     def page_data(
         self, account_id: int, run_ids: Sequence[str], threshold: float, mentioned: Mentioned | None
     ) -> PageData:
-        """A report's rows; without `mentioned`, of one without people. `threshold`: for pairs who may be one person."""
-        return page_data.page_data(
-            self.local, account_id, run_ids, mentioned, partial(self._suggestions, account_id, threshold)
-        )
+        """A report's rows; without `mentioned`, of one without people. `threshold`: of directories that remember none,
+        for pairs who may be one person."""
+
+        def suggest(directory: str, person_ids: Sequence[str]) -> Suggestions:
+            used = self._threshold(account_id, directory, threshold, given=False)
+            return self._suggestions(account_id, used, directory, person_ids, every_nearest=True)
+
+        return page_data.page_data(self.local, account_id, run_ids, mentioned, suggest)
 
     @verb
     def suggest(
@@ -549,8 +586,7 @@ class Store(RunFiles):
     ) -> Suggestions:
         """Pairs of this person, or of the people on most photos, who may be one. The directory's threshold replaces one
         that was not `given`."""
-        with self.directories().using(account_id, directory) as opened:
-            used = opened.match(replace(self.settings.match, threshold=threshold), given=given).threshold
+        used = self._threshold(account_id, directory, threshold, given=given)
         if who is not None:
             return self._suggestions(account_id, used, directory, [who])
         listed = self.local.ask(people.people, account_id, directory)
@@ -558,15 +594,26 @@ class Store(RunFiles):
         shown = roots.filter(pc.invert(roots["hidden"])).sort_by([("photos", "descending"), ("person_id", "ascending")])
         return self._suggestions(account_id, used, directory, shown["person_id"].to_pylist(), each_once=True)
 
+    def _threshold(self, account_id: int, directory: str, threshold: float, *, given: bool) -> float:
+        with self.directories().using(account_id, directory) as opened:
+            return opened.match(replace(self.settings.match, threshold=threshold), given=given).threshold
+
     def _suggestions(
-        self, account_id: int, threshold: float, directory: str, person_ids: Sequence[str], *, each_once: bool = False
+        self,
+        account_id: int,
+        threshold: float,
+        directory: str,
+        person_ids: Sequence[str],
+        *,
+        each_once: bool = False,
+        every_nearest: bool = False,
     ) -> Suggestions:
         """`each_once`: leaves out a pair's second place among these people."""
         from pipeline.people.suggestions import suggestions
 
         places = {person_id: place for place, person_id in enumerate(person_ids)} if each_once else None
         with self.directories().using(account_id, directory) as opened:
-            return suggestions(self.local, opened, threshold, person_ids, places)
+            return suggestions(self.local, opened, threshold, person_ids, places, every_nearest=every_nearest)
 
     @verb
     def keep_page(self, run_id: str, content: bytes, person_ids: Sequence[str], media_ids: Sequence[int]) -> bool:
@@ -597,7 +644,7 @@ class Store(RunFiles):
         return before
 
     @verb
-    def sign_receipt(self, pending: str) -> str:
+    def sign_receipt(self, pending: str | None) -> str:
         """See `LocalStore.sign_receipt`."""
         return self.local.sign_receipt(pending)
 
@@ -663,13 +710,23 @@ def open_store(
     path: Path, settings: Settings | None = None, *, command: str, repair: bool = False, reading: bool = False
 ) -> Store:
     """Opens the store at `path`. `repair` also opens one whose last changes are lost, `reading` one on a read-only
-    disk. Raises StoreMissing, StoreLocked, StoreDamaged, StoreTooNew, ServerUnreachable."""
-    within = (settings or Settings()).store.erase_within
+    disk. Without `settings`, only `store.erase_within` is taken from the environment and FACEPIPE_CONFIG. Raises
+    StoreMissing, StoreLocked, StoreDamaged, StoreTooNew, ServerUnreachable, and UsageError for a wrong setting."""
+    within = (settings or load_settings()).store.erase_within
 
     def open_it() -> LocalStore:
         return LocalStore.open(path, command=command, repair=repair, reading=reading, erase_within_h=within)
 
     return _opened(open_it, settings)
+
+
+def store_at(place: Path | Store, command: str) -> AbstractContextManager[Store]:
+    """The store at a path, or one that is open, which stays open. Raises as `open_store`."""
+    return nullcontext(place) if isinstance(place, Store) else open_store(place, command=command)
+
+
+def path_of(place: Path | Store) -> Path:
+    return place.path if isinstance(place, Store) else place
 
 
 def open_or_create_store(path: Path, settings: Settings, command: str) -> Store:

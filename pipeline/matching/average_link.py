@@ -26,13 +26,14 @@ from pipeline.errors import UsageError
 from pipeline.matching.calibration import Calibration
 from pipeline.matching.error_bound import ProductFilter
 from pipeline.matching.references import IndexView, ReferenceIndex, check_embeddings, with_room
-from pipeline.matching.score import dot_at
+from pipeline.matching.score import contract_distance, dot_at
 from pipeline.runtime.device import HOST
 from pipeline.runtime.optional_kernels import if_compiled
 from pipeline.types import DoubleArray, FloatArray, IntArray
 
 GROUP_FACES: Final = 64  # at most, in a tight group
 TIGHT_FMR: Final = 1e-6
+_EQUAL: Final = 1 - 1e-6  # dot product of vectors that only rounding tells apart
 NEIGHBOURS: Final = 50  # edges of a cluster to its nearest
 _BLOCK: Final = 1024  # faces compared at once
 _ROUNDING: Final = 1e-6  # of means to float32
@@ -83,7 +84,8 @@ def average_link(
     neighbours: int = NEIGHBOURS,
 ) -> Linkage:
     """Links n faces. `cut` and `tight`, in [0, 4], are the thresholds T whose dot products the two steps require;
-    `tight` None: that of the false match rate 1e-6, or without a table of rates no tight groups.
+    `tight` None: that of the false match rate 1e-6, or without a table of rates of nearly equal vectors, such as copies
+    of a photo have.
 
     Linked sets are clusters from the start; constraints hold for all joins. Memory: 12 n d bytes, and 60 bytes for each
     of up to n `neighbours` edges. Raises UsageError, EmbeddingInvalid, and DeviceError if the device's float32 products
@@ -96,12 +98,13 @@ def average_link(
     products = ProductFilter(size, norm * norm, calibration)
     if tight is None:
         tight = calibration.threshold_near(TIGHT_FMR)
-        group_faces = group_faces if tight is not None else 1
+    if tight is None:
+        tight = float(contract_distance(np.array(_EQUAL), calibration)) ** 2
     sets = int(faces.linked.max(initial=-1)) + 1
     free = np.flatnonzero(faces.linked < 0)
     first = faces.linked.copy()
     first[free] = sets + tight_groups(
-        faces.embeddings[free], faces.photos[free], products, min(tight or 0.0, cut), group_faces, device
+        faces.embeddings[free], faces.photos[free], products, min(tight, cut), group_faces, device
     )
     sums, counts = _sums(faces.embeddings, first)
     joins = np.empty((max(0, len(counts) - 1), 2), np.int64)

@@ -23,6 +23,7 @@ from pipeline.matching.references import IndexView, ReferenceIndex, check_embedd
 from pipeline.types import BoolArray, Decisions, DoubleArray, FaceBatch, FloatArray, IntArray
 
 MAX_BLOCK_FACES: Final = 8192
+_EVERYBODY: Final = 2**63 - 1  # positions
 _SEARCHED: Final = 8  # references searched at first for a face's next match
 
 _NOBODY: Final[Set[Person]] = frozenset()
@@ -126,6 +127,8 @@ class _Grouping:
         self._insertable: list[bool] = faces.insertable.tolist()
         self._boxes: list[list[float]] = faces.boxes.tolist()
         self._founders: list[int] = []  # the inserted faces
+        # By face of a photo and offset of an index: matches searched, and those left, the best last
+        self._next_of: dict[tuple[int, int], tuple[int, list[_Match]]] = {}
         self._position = np.full(len(faces), -1, dtype=np.int64)
         self._inserted = np.zeros(len(faces), dtype=np.bool_)
         self._distance = np.full(len(faces), np.nan)
@@ -165,19 +168,22 @@ class _Grouping:
         for face in faces:
             self._decide(face, block, _NOBODY)
 
-    def _decide(self, face: int, block: _Block, barred: Set[Person]) -> None:
-        """Decides a face as if these people did not exist; the block's `earlier` has none of them."""
-        position, distance = self._identical(face, barred), 0.0
+    def _decide(self, face: int, block: _Block, barred: Set[Person], end: int = _EVERYBODY) -> None:
+        """Decides a face as if these people, and positions from `end` on, did not exist; the block's `earlier` has none
+        of them."""
+        self._match(face, block, barred, end)
+        if self._position[face] < 0:
+            self._insert(face)
+
+    def _match(self, face: int, block: _Block, barred: Set[Person], end: int) -> None:
+        position, distance = self._identical(face, barred, end), 0.0
         self._by_image[face] = position is not None
         if position is None:
             row = face - block.start
             position, distance, _ = block.earlier[row]
             if block.pairs.starts[row] != block.pairs.starts[row + 1]:
-                position, distance = self._within(row, block, barred)
-        if position < 0:
-            self._insert(face)
-        else:
-            self._position[face], self._distance[face] = position, distance
+                position, distance = self._within(row, block, barred, end)
+        self._position[face], self._distance[face] = position, distance if position >= 0 else math.nan
 
     def _decide_photo(self, faces: range, block: _Block) -> None:
         """Decides the faces of a photo on which nobody may be twice."""
@@ -185,6 +191,22 @@ class _Grouping:
         bound = [face for face in faces if self._once.photos[face] >= 0]
         barred: dict[int, set[Person]] = {face: set() for face in bound}
         losing = [(face, person) for face in bound for person in taken]
+        self._next_of.clear()
+        if len(bound) == len(faces) and not self._once.said:
+            # Whoever is new on this photo keeps its person. So nobody is compared with it, and only who loses is
+            # matched again.
+            end, again = len(self._view) + len(self._founders), bound
+            while again:
+                for face, person in losing:
+                    barred[face].add(person)
+                for face in dict.fromkeys(again):
+                    self._leave_out(face, barred[face], block)
+                    self._match(face, block, barred[face], end)
+                losing = self._losing(bound)
+                again = [face for face, _ in losing]
+            for face in faces:
+                self._decide(face, block, barred[face], end)
+            return
         while True:
             for face, person in losing:
                 barred[face].add(person)
@@ -235,26 +257,28 @@ class _Grouping:
         known = block.earlier[face - block.start]
         if known[0] < 0 or self._person(known[0]) not in barred:
             return
-        vector = self._faces.embeddings[face : face + 1]
-        stored = self._next(self._view, 0, vector, barred)
-        new = self._next(self._inserted_before, len(self._view), vector, barred)
+        stored = self._next(self._view, 0, face, barred)
+        new = self._next(self._inserted_before, len(self._view), face, barred)
         # The index is older than this batch, so it wins ties.
         block.earlier[face - block.start] = new if new[2] > stored[2] else stored
 
-    def _next(self, index: ReferenceIndex | IndexView, offset: int, vector: FloatArray, barred: Set[Person]) -> _Match:
-        """The best match [1, d] of nobody `barred` in an index whose first position is `offset`."""
-        count = min(_SEARCHED, len(index))
-        while count:
-            nearest = self._matcher.nearest(index, vector, count, matching=True)
-            for position, distance, rank in _matches(nearest):
+    def _next(self, index: ReferenceIndex | IndexView, offset: int, face: int, barred: Set[Person]) -> _Match:
+        """The best match of nobody `barred`, who become only more, in an index whose first position is `offset`."""
+        searched, left = self._next_of.get((face, offset), (0, []))
+        while True:
+            while left:
+                position, distance, rank = left[-1]
                 if position < 0:
                     return _NONE
                 if self._person(offset + position) not in barred:
                     return offset + position, distance, rank
-            if count == len(index):
-                break
-            count = min(4 * count, len(index))
-        return _NONE
+                left.pop()
+            if searched == len(index):
+                return _NONE
+            count = min(4 * searched or _SEARCHED, len(index))
+            nearest = self._matcher.nearest(index, self._faces.embeddings[face : face + 1], count, matching=True)
+            searched, left = count, _matches(nearest)[searched:][::-1]
+            self._next_of[face, offset] = searched, left
 
     def _withdraw(self, faces: range) -> None:
         """Undoes the decision of the last faces."""
@@ -266,9 +290,13 @@ class _Grouping:
         self._inserted[faces.start : faces.stop] = False
         self._distance[faces.start : faces.stop] = np.nan
 
-    def _identical(self, face: int, barred: Set[Person]) -> int | None:
+    def _identical(self, face: int, barred: Set[Person], end: int) -> int | None:
         hashes, box = self._faces.image_hashes[face], self._boxes[face]
-        skip = (lambda position: self._person(position) in barred) if barred else nothing
+
+        def is_barred(position: int) -> bool:
+            return position >= end or self._person(position) in barred
+
+        skip = is_barred if barred or end < _EVERYBODY else nothing
         position = self._view.find_identical(hashes, box, skip)
         return self._inserted_images.find(hashes, box, skip) if position is None else position
 
@@ -304,13 +332,13 @@ class _Grouping:
         starts = np.searchsorted(rows, np.arange(len(vectors) + 1))
         return _Pairs(starts.tolist(), partners[columns], values.astype(np.float64))
 
-    def _within(self, row: int, block: _Block, barred: Set[Person]) -> tuple[int, float]:
+    def _within(self, row: int, block: _Block, barred: Set[Person], end: int) -> tuple[int, float]:
         """Position and distance of a face's best match among `earlier` and the faces inserted before it in its
         block."""
         position, distance, rank = block.earlier[row]
         part = slice(block.pairs.starts[row], block.pairs.starts[row + 1])
         columns, products = block.pairs.columns[part], block.pairs.products[part]
-        allowed = self._inserted[block.start + columns]
+        allowed = self._inserted[block.start + columns] & (self._position[block.start + columns] < end)
         if barred:
             allowed &= ~np.isin(block.start + columns, [person for person in barred if isinstance(person, int)])
         columns, products = columns[allowed], products[allowed]

@@ -24,6 +24,7 @@ from pipeline.models.files.cache import cache_errors, exclusive
 from pipeline.models.files.converted import check_converted, read_metadata, write_arrays
 from pipeline.models.networks.openvino import OpenVino, OpenVinoNetwork, core, openvino, openvino_version
 from pipeline.runtime.device import HOST
+from pipeline.texts import install_extra
 from pipeline.types import ByteArray
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def choose_backend(backend: str, device: str, cache_folder: Path, threads: int, 
         try:
             return OpenVino(openvino_version(), cache_folder, threads, calls)
         except ImportError as exc:
-            problem = f'it cannot be imported ({exc}): pip install "facepipe[fast]", or use auto or torch'
+            problem = f"it cannot be imported ({exc}): {install_extra('fast')}, or use auto or torch"
     if backend == AUTO:
         return None
     raise BadValue(key="run.backend", where="the settings", value=OPENVINO, expected=problem)

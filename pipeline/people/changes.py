@@ -23,10 +23,13 @@ from pipeline.people.rules import (
 )
 from pipeline.people.types import Conflict, PostRequest
 from pipeline.store import (
+    ADD_FACE,
+    API,
     INSERT,
     MERGE,
     NO_CHANGE,
     UPDATE,
+    USER,
     Change,
     LocalStore,
     PersonChange,
@@ -103,7 +106,7 @@ class Changes:
         self.conflicts = self._conflicts()  # by ordinal
         for detected in self._updating():
             self._update(detected, origins)
-        if post.request.merge_with is not None:
+        if post.request.merge_with is not None and (inserting or not post.request.by_user):
             self._merge(client, post.request.merge_with)
 
     @property
@@ -140,10 +143,13 @@ class Changes:
         faces = dict(enumerate(self._references, first_face_id))
         columns = {p: {name: getattr(self._known[p], name) for name in new} for p, new in self._updated.items()}
         posted = [_posted(face_id, s) for face_id, s in faces.items()]
+        kind = UPDATE if self._kind == INSERT and any(columns.values()) else self._kind
+        added = self._post.request.by_user and bool(self._inserted)
         return Change(
             self._directory.account_id,
             self._directory.name,
-            UPDATE if self._kind == INSERT and any(columns.values()) else self._kind,
+            ADD_FACE if added else kind,
+            USER if added else API,
             before=Rows({**dict.fromkeys(self._inserted), **columns}),
             after=Rows(
                 {**{p: row_of(record) for p, record in self._inserted.items()}, **self._updated},
@@ -181,8 +187,10 @@ class Changes:
 
     def _insert(self, detected: DetectedFace) -> None:
         said = self._post.said_of(detected)
+        request = self._post.request
+        is_somebody_new = request.merge_with is None or not request.by_user
         required = self._settings.person_headers == "required" and detected.ordinal == self._post.described
-        if required and (said.name is None or said.external_id is None):
+        if required and is_somebody_new and (said.name is None or said.external_id is None):
             raise PersonHeadersRequired
         if self._settings.unique_external_ids:
             require_free(self._directory, said.external_id, None)

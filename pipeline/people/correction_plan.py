@@ -62,7 +62,7 @@ class Plan:
         self.leaving_status = FORGOTTEN
         self.gone_faces: set[int] = set()  # of deleted media or persons
         self.deleted: list[str] = []  # persons
-        self.remembered: Set[str] | None = None  # as `Change.remembered`
+        self.remembered: Set[str] = frozenset()  # as `Change.remembered`
         self.seen: Mapping[str, int] = {}  # as `Change.seen`
         self.labels: list[MediaLabel] = []  # stored with it
         self.new_faces: list[StoredFace] = []  # added by the same commit

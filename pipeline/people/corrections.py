@@ -21,6 +21,7 @@ from pipeline.config import ServeSettings
 from pipeline.errors import (
     ChangedSince,
     CorrectionImpossible,
+    FaceUnknown,
     RequestError,
     StatedTwoPeople,
     StoreError,
@@ -63,7 +64,6 @@ from pipeline.store import (
     StoredFace,
     erasures,
     forgotten,
-    media,
 )
 
 LONG: Final = frozenset({"regroup", "label"})  # kinds that, like their undo, may change thousands of faces
@@ -332,6 +332,11 @@ def _decide(plan: Plan, request: CorrectionRequest) -> None:
             pass
         case "hide" | "unhide":
             change = replace(change, ignored=request.kind == "hide")
+        case "cover":
+            faces, own = plan.faces(request.face_ids), plan.directory.merged_ids(persons[0].person_id)
+            if len(faces) != 1 or faces[0].person_id not in own:
+                raise FaceUnknown(face_ids=", ".join(map(str, request.face_ids)))
+            change = replace(change, cover=faces[0].face_id)
         case "merge":
             changing = [_merge(plan, persons, request)]
         case "unmerge":
@@ -339,7 +344,7 @@ def _decide(plan: Plan, request: CorrectionRequest) -> None:
         case "not_same":
             _not_same(plan, persons)
         case "move":
-            _move(plan, plan.movable(request.face_ids), persons)
+            _move(plan, plan.movable(request.face_ids), persons, request.change.name)
         case "split":
             _split(plan, persons, plan.movable(request.face_ids))
         case "delete":
@@ -354,15 +359,16 @@ def _decide(plan: Plan, request: CorrectionRequest) -> None:
             if request.kind == "forget":  # later runs skip the faces, too
                 kinds |= {forgotten.FACE}
                 plan.gone_faces = {face.face_id for face in plan.faces(person_ids=everybody)}
-                plan.said = {"kept_photos": plan.client.ask(media.photos_with_others, everybody)}
+                whose = request.account_id, request.directory, everybody
+                photos, posts = plan.client.ask(erasures.photos_with_others, *whose)
+                plan.said = {"kept_photos": photos, "kept_posts": posts}
                 if request.dry_run:
-                    whose = request.account_id, request.directory, everybody
                     plan.said |= {"erased": plan.client.ask(erasures.values_of_people, *whose)}
             plan.delete(everybody, frozenset() if request.no_trace else kinds)
         case "forget_photos":
             faces = plan.forget_photos(request.media_ids)
             plan.settle([face.person_id for face in faces if face.person_id is not None])
-            plan.remembered = frozenset() if request.no_trace else None
+            plan.remembered = frozenset() if request.no_trace else forgotten.PHOTOS
             if request.dry_run:
                 gone = [person_id for person_id, columns in plan.rows()[1].persons.items() if columns is None]
                 plan.said = {"erased": plan.client.ask(erasures.values_of_photos, request.media_ids, gone)}
@@ -428,9 +434,14 @@ def _not_same(plan: Plan, persons: Sequence[PersonRecord]) -> None:
     plan.state([two_people(*sets)])
 
 
-def _move(plan: Plan, faces: Sequence[StoredFace], to: Sequence[PersonRecord]) -> None:
+def _move(plan: Plan, faces: Sequence[StoredFace], to: Sequence[PersonRecord], name: str | None) -> None:
+    """To a person, or somebody new of this name, or nobody."""
     target = to[0].person_id if to else None
     root = None if target is None else plan.directory.root_id(target)
+    if target is None and name:
+        new = PersonRecord.new(str(uuid.uuid4()), plan.now, name=name)
+        plan.insert(new)
+        target = new.person_id
     facts = []
     for face in faces:
         plan.move(face, target)
@@ -438,7 +449,9 @@ def _move(plan: Plan, faces: Sequence[StoredFace], to: Sequence[PersonRecord]) -
         if face.person_id is not None and plan.directory.root_id(face.person_id) != root:
             facts.append(Fact(IS_NOT, face.face_id, face.person_id))
     plan.state(facts)
-    plan.settle([p for p in (target, *(face.person_id for face in faces)) if p is not None])
+    if target is not None:
+        plan.settle([target], None if to else set())  # nobody is recognised as somebody new of poor faces only
+    plan.settle([face.person_id for face in faces if face.person_id is not None])
     if plan.leaves_nobody:
         raise CorrectionImpossible(detail="The directory would have nobody: forget its persons instead.")
 

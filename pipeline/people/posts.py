@@ -96,13 +96,13 @@ class PostHandler:
     def _decided(self, directory: Directory, post: Post, detection_s: float) -> PostResult:
         request = post.request
         results: list[FaceResult] = []
-        updated = False
+        updated, correction_id = False, None
         provider = f"mtcnn, {self._client.identity.embedder}/{self._client.identity.weights}"
         for person_id in (request.update_person_id, request.merge_with):
             if person_id is not None:
                 directory.record(person_id)  # raises PersonUnknown
         if post.detected_faces:
-            results, updated = self._answer(directory, post)
+            results, updated, correction_id = self._answer(directory, post)
         return PostResult(
             faces=results,
             width=post.image.width,
@@ -111,6 +111,7 @@ class PostHandler:
             account_updated=updated,
             detection_ms=round(detection_s * 1000),
             provider=provider,
+            correction_id=correction_id,
         )
 
     def _extract(self, opened: OpenedImage, request: PostRequest) -> _Extracted:
@@ -161,14 +162,14 @@ class PostHandler:
         matcher = Matcher(self._calibration, gate.threshold)
         return Post(image, request, matcher, detected_faces, guids, described, once_per_photo)
 
-    def _answer(self, directory: Directory, post: Post) -> tuple[list[FaceResult], bool]:
-        """The answers, and whether the account changed. Decides and writes pictures without the lock; under it, decides
-        again if validation fails."""
+    def _answer(self, directory: Directory, post: Post) -> tuple[list[FaceResult], bool, int | None]:
+        """The answers, whether the account changed, and the number in the log. Decides and writes pictures without the
+        lock; under it, decides again if validation fails."""
         view = directory.view()
         decision = _decide(directory, post)
         similar = _similar(decision, post)
         if not (post.request.insert or post.request.update):
-            return _results(decision, similar, {}), False
+            return _results(decision, similar, {}), False, None
         # Read before the lock: the catalog's thread may be busy.
         origins = matched_origins(self._client, post, decision)
         try:
@@ -190,12 +191,14 @@ class PostHandler:
                     changes = Changes(self._client, self._settings, post, decision, origins)
                 if not changes.person_ids or lock.register(changes.read_write_set()):
                     break
+            correction_id = None
             if changes.person_ids:
                 change = changes.change(self._client)
                 with lock.released():
                     committed = self._client.commit(change, ahead)
                 directory.apply(change, committed)
-            return _results(decision, similar, changes.conflicts), changes.account_updated
+                correction_id = committed.correction_id
+            return _results(decision, similar, changes.conflicts), changes.account_updated, correction_id
 
 
 def _gate(request: PostRequest, match: MatchSettings) -> MatchSettings:

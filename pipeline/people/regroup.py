@@ -11,6 +11,7 @@ import uuid
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
+from itertools import product
 from typing import Final
 
 import numpy as np
@@ -29,7 +30,7 @@ from pipeline.people.directory import Directory
 from pipeline.people.records import EVERYBODY, of_generation, threshold_in_use
 from pipeline.people.reference_pictures import Pictures
 from pipeline.people.regrouping import Changes, ClusteredFace, Group, changes
-from pipeline.people.rules import NOT_SAME
+from pipeline.people.rules import NOT_SAME, two_people
 from pipeline.people.suggestions import wider_threshold
 from pipeline.store import (
     Contradiction,
@@ -37,6 +38,7 @@ from pipeline.store import (
     FaceMove,
     FaceToRegroup,
     FaceVector,
+    Fact,
     KeptApart,
     LocalStore,
     NotDecoded,
@@ -48,6 +50,7 @@ from pipeline.store import (
 from pipeline.texts import nfc
 from pipeline.types import FloatArray
 
+_PAIRS: Final = 10_000  # of new people, that inherit one constraint; with more at once only those with older ones do
 _CAME_SINCE: Final = {"embedding": None, "reason": "it came into the store after the photos were read"}
 _OTHER_MODEL: Final = {"embedding": None, "reason": "the store answers by another model since its photo was read"}
 
@@ -66,7 +69,9 @@ def regroup(plan: Plan, request: CorrectionRequest, decoded: pa.Table | None) ->
     plan.decoded, plan.known_vectors = known.decoded, known.vectors
     pictures.references = known.references
     groups = known.groups()
-    cut = cut_of(method, client.identity, len(groups)) if method.method == AVERAGE_LINK else None
+    by_precision = method.method == AVERAGE_LINK and method.cut is None
+    people = max(1, len(known.people_of(groups.keys())))
+    cut = cut_of(method, client.identity, people) if method.method == AVERAGE_LINK else None
     alone = {root for root, group in groups.items() if request.spares_corrected and group.corrected}
     if partial:
         alone |= groups.keys() - known.near(asked, gate.threshold if cut is None else cut)
@@ -77,15 +82,17 @@ def regroup(plan: Plan, request: CorrectionRequest, decoded: pa.Table | None) ->
         faces = by_average_link(faces, vectors, groups, client.identity, plan.directory.device, cut, method.neighbours)
     else:
         faces = one_by_one(faces, vectors, groups, client.identity, plan.directory.device, gate.threshold)
-    by_precision = cut is not None and method.cut is None
     changed = changes(faces, groups)
     moves = dict(changed.moved)
     new: list[str] = []
     without_picture: list[int] = []
+    hidden: set[str] = set()
     for face_ids in changed.new:
         if pictures.find([known.stored[face_id] for face_id in face_ids]):
             new.append(str(uuid.uuid4()))
             moves.update(dict.fromkeys(face_ids, new[-1]))
+            owner = known.stored[face_ids[0]].person_id
+            hidden |= {new[-1]} if owner is not None and groups[known.roots[owner]].hidden else set()
         else:
             without_picture += face_ids
     needed = known.needed(moves, set(new))
@@ -94,12 +101,18 @@ def regroup(plan: Plan, request: CorrectionRequest, decoded: pa.Table | None) ->
     getting = set(moves.values())
     new = [person_id for person_id in new if person_id in getting]
     for each in new:
-        plan.insert(PersonRecord.new(each, plan.now))
+        plan.insert(replace(PersonRecord.new(each, plan.now), ignored=each in hidden))
     for face_id, person_id in moves.items():
         plan.move(known.stored[face_id], person_id)
     parents, joins = known.parents(changed)
     for each, parent_id in parents.items():
         plan.update(known.records[each], parent_id=parent_id)
+    parted = [person_id for person_id, parent_id in parents.items() if parent_id is None]
+    for each in parted:
+        plan.update(known.records[each], ignored=groups[known.roots[each]].hidden)
+    inherited = known.inherited(changed, moves, new, parents)
+    if inherited:
+        plan.state(inherited)
     lost = {known.stored[face_id].person_id for face_id in moves}
     plan.settle([person_id for person_id in (*lost, *new) if person_id is not None])
     _, after = plan.rows()
@@ -110,19 +123,20 @@ def regroup(plan: Plan, request: CorrectionRequest, decoded: pa.Table | None) ->
     together = {id(changed.group_of[known.roots[person_id]]) for person_id in joined}
     touched = {person_id for person_id, root in known.roots.items() if id(changed.group_of[root]) in together}
     touched |= known.records.keys() & {*lost, *moves.values(), *parents}
+    touched |= known.records.keys() & {one for fact in inherited for one in (fact.person_id, fact.other_id)}
     mentioned = touched.union(*changed.kept_apart)
     report = Regrouping(
         threshold=gate.threshold,
         faces=len(faces),
         joins=joins,
-        parted=[person_id for person_id, parent_id in parents.items() if parent_id is None],
+        parted=parted,
         moves=[
             FaceMove(face_id, known.stored[face_id].path, known.stored[face_id].person_id, moves[face_id])
             for face_id in sorted(moves)
         ],
         new=new,
         gone=gone,
-        kept_apart=[KeptApart(*pair, reason) for pair, reason in changed.kept_apart.items()],
+        kept_apart=[KeptApart(*pair, *how) for pair, how in changed.kept_apart.items()],
         without_picture=without_picture,
         admitted=[face.stored.face_id for face in admitted],
         decoded=decoded is not None,
@@ -131,7 +145,7 @@ def regroup(plan: Plan, request: CorrectionRequest, decoded: pa.Table | None) ->
         method=method.method,
         cut=cut,
         precision=method.precision if by_precision else None,
-        people=len(groups) if by_precision else None,
+        people=people if by_precision else None,
         remembered=plan.remembers,
         scope=known.people_of(groups.keys() - alone) if partial else None,
         contradictions=known.contradictions(alone if partial else set()),
@@ -173,15 +187,20 @@ class _Known:
         self._twice_allowed = client.twice_allowed(directory.account_id, directory.name)
         self._said = self._said_of_faces()
         self._is_not: dict[int, list[str]] = {}
-        self._two = [(p, before) for p, (_, kind, before, _) in self._merges.items() if kind == "unmerge"]
+        # Two people, and the correction that said so; None: an unmerge.
+        self._two: list[tuple[str, str, int | None]] = [
+            (p, str(before), None) for p, (_, kind, before, _) in self._merges.items() if kind == "unmerge"
+        ]
         for fact in self._facts:
             if fact.kind == NOT_SAME:
-                self._two.append((str(fact.person_id), fact.other_id))
+                self._two.append((str(fact.person_id), str(fact.other_id), fact.correction_id))
             elif fact.kind == IS_NOT and fact.face_id in self.stored and fact.person_id in self.roots:
                 if self.roots[fact.person_id] == self.roots.get(self.stored[fact.face_id].person_id or ""):
                     self._said[IS].add(fact.face_id)  # a contradiction: it stays
                 else:
                     self._is_not.setdefault(fact.face_id, []).append(fact.person_id)
+        self._two = [pair for pair in self._two if {*pair[:2]} <= self.roots.keys()]
+        self._words = self._words_of_pairs()
 
     def _said_of_faces(self) -> dict[str, set[int]]:
         """The faces that were said to be somebody's, and nobody's. Runs apply this to copies, which have no constraint
@@ -223,11 +242,35 @@ class _Known:
             group.corrected |= bool(kept) or self.roots[person_id] != person_id
             group.held |= group.corrected or person_id in parents
         others = [(self.stored[face_id].person_id, one) for face_id, ones in self._is_not.items() for one in ones]
-        for one, two in (*self._two, *others):
+        for one, two in (*((one, two) for one, two, _ in self._two), *others):
             if one in self.roots and two in self.roots and self.roots[one] != self.roots[two]:
                 groups[self.roots[one]].against.add(self.roots[two])
                 groups[self.roots[two]].against.add(self.roots[one])
+        for root, group in groups.items():
+            group.hidden = self.records[self._tops[root]].ignored
+            group.two = set(self._words[root])
         return groups
+
+    def _words_of_pairs(self) -> dict[str, set[int]]:
+        """`Group.two` of each root. The constraint n is `self._two[n - 1]`."""
+        words: dict[str, set[int]] = defaultdict(set)
+        joined: dict[str, list[tuple[int, str]]] = defaultdict(list)
+        for person_id, parent_id in self._joined.items():
+            joined[self.roots[parent_id]].append((self._merges[person_id].correction_id, self.roots[person_id]))
+
+        def meant(person_id: str, said: int | None) -> set[str]:
+            found = [self.roots[person_id]]
+            for root in found:
+                found += [one for made, one in joined[root] if said is not None and made < said]
+            return set(found)
+
+        for number, (one, other, said) in enumerate(self._two, 1):
+            ones, others = meant(one, said), meant(other, said)
+            for root in ones - others:
+                words[root].add(number)
+            for root in others - ones:
+                words[root].add(-number)
+        return words
 
     def leave_alone(self, roots: Set[str]) -> set[str]:
         """These roots with all that regroups joined to them; keeps these joins."""
@@ -335,6 +378,33 @@ class _Known:
                 made.update((other.person_id, first.person_id) for other in others)
                 joins.append([first.person_id, *(other.person_id for other in others)])
         return made, joins
+
+    def inherited(
+        self, changed: Changes, moves: Mapping[int, str | None], new: Sequence[str], parents: Mapping[str, str | None]
+    ) -> list[Fact]:
+        """The not-same constraints of people, for `new` persons with faces of theirs and for those no longer joined
+        with them: else these would be suggested again."""
+        roots_of = {each: {self.roots[each]} for each in sorted(self._joined.keys() & parents.keys())}
+        roots_of |= {each: set() for each in new}
+        for face_id, person_id in moves.items():
+            owner = self.stored[face_id].person_id
+            if person_id is not None and person_id not in self.records and owner is not None:
+                roots_of[person_id].add(self.roots[owner])
+        sides: dict[int, list[str]] = defaultdict(list)
+        for each, roots in roots_of.items():
+            words = set[int]().union(*(self._words[root] for root in roots))
+            for number in words - {-number for number in words}:
+                sides[number].append(each)
+        group_of = {person_id: id(changed.group_of[root]) for person_id, root in self.roots.items()}
+        known = {(fact.person_id, fact.other_id) for fact in self._facts if fact.kind == NOT_SAME}
+        found: dict[Fact, None] = {}
+        for number, (one, other, said) in enumerate(self._two, 1):
+            ones, others = sides[number], sides[-number]
+            pairs = [*((each, other) for each in ones), *((one, each) for each in others)]
+            pairs += product(ones, others) if len(ones) * len(others) <= _PAIRS else ()
+            pairs = [pair for pair in pairs if pair[0] not in group_of or group_of[pair[0]] != group_of.get(pair[1])]
+            found |= dict.fromkeys(two_people(*pair) for pair in pairs) if said is not None else {}
+        return [fact for fact in found if (fact.person_id, fact.other_id) not in known]
 
     def needed(self, moves: Mapping[int, str | None], new: Set[str]) -> set[int]:
         """The faces that cannot move, because their persons would keep only faces without a vector; including those

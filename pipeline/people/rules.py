@@ -75,6 +75,7 @@ def changed(record: PersonRecord, change: PersonChange) -> PersonRecord:
         external_id=_text(record.external_id, change.external_id),
         tags=record.tags if change.tags is None else tuple(change.tags),
         ignored=record.ignored if change.ignored is None else change.ignored,
+        cover=record.cover if change.cover is None else change.cover,
         metadata=_metadata(record, change) if change.metadata else record.metadata,
     )
 

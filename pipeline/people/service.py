@@ -36,6 +36,7 @@ from pipeline.store import (
     Catalog,
     CorrectionAnswer,
     CorrectionRequest,
+    Deleted,
     FaceAnswer,
     LocalStore,
     PersonRecord,
@@ -213,15 +214,15 @@ class IdentityService:
         undone = self._client.correction_to_undo(*which)
         return undone is not None and undone.what in LONG
 
-    def delete_directory(self, account_id: int, directory: str) -> int:
-        """Deletes all persons and their data; returns their number. Raises DirectoryUnknown."""
+    def delete_directory(self, account_id: int, directory: str, *, no_trace: bool = False) -> Deleted:
+        """See `LocalStore.delete_directory`."""
         with (
             self._generation.shared(),
             self.directories.using(account_id, directory) as opened,
             self.directories.writing(opened),
         ):
             self._housekeeper.note_change()
-            deleted = self._client.delete_directory(account_id, directory)
+            deleted = self._client.delete_directory(account_id, directory, no_trace=no_trace)
             opened.load()
         return deleted
 

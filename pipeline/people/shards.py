@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence, Set
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -52,6 +52,7 @@ from pipeline.store import (
     RunRow,
     ShardCommit,
     embedding_rows,
+    forgotten,
     vector_bytes,
 )
 from pipeline.types import QUALITIES, ByteArray
@@ -82,6 +83,7 @@ class _Part:
     photos: ChangedPhotos
     faces: Mapping[int, DetectedFace]  # by face id, in manifest order
     decision: Decision | None  # None: all faces were resolved already
+    forgotten: Collection[int]  # photos forgotten since planning
 
     def is_outdated(self) -> bool:
         return (
@@ -147,13 +149,18 @@ class Enrolment:
         """Commits and applies what was `decided` without the locks, or returns False if validation fails. None: decides
         under the locks."""
         with self._directories.writing(*shard.directories.values()):
-            if decided is not None and any(part.is_outdated() for part in decided[0]):
+            if decided is not None and self._is_outdated(shard, decided[0]):
                 return False
             _, files = decided or self._prepare(shard)
             committed = self._client.commit_prepared(files)
             for change, done in zip(files.commit.changes, committed, strict=True):
                 shard.directories[change.directory].apply(change, done)
         return True
+
+    def _is_outdated(self, shard: _Shard, parts: Sequence[_Part]) -> bool:
+        """Whether the decision has to be made again; also if a photo was forgotten in another directory since."""
+        left_out = {photo for part in parts for photo in part.forgotten}
+        return any(part.is_outdated() for part in parts) or self._forgotten_photos(shard) != left_out
 
     def _prepare(self, shard: _Shard) -> tuple[list[_Part], PreparedShard]:
         """Decides the shard and writes its files. If a picture's photo changed or vanished since the scan, removes its
@@ -168,6 +175,7 @@ class Enrolment:
         changes.sort(key=lambda change: min(change.vectors, default=shard.face_id))  # by first face
         media = list(enumerate(shard.rows, shard.media_id))
         faces = sorted((face_id, s) for part in parts for face_id, s in part.faces.items())
+        gone = [shard.media_id + photo for part in parts for photo in part.forgotten]
         files = self._client.prepare_shard(
             ShardCommit(
                 run_id=self._run.run_id,
@@ -181,6 +189,7 @@ class Enrolment:
                 changes=changes,
                 finished_run_shards=self._duplicates.finished_by(shard.number),
                 face_changes=[person for part in parts for person in part.photos.face_changes()],
+                forgotten=gone,
             )
         )
         return parts, files
@@ -191,8 +200,8 @@ class Enrolment:
         rows: dict[str, dict[int, ExtractedRow]] = {name: {} for name in shard.directories}
         for photo, row in enumerate(shard.rows):
             rows[_directory_of(row)][photo] = row
-        parts = []
-        for name, faces in self._detected_faces(shard).items():
+        parts, gone = [], self._forgotten_photos(shard)
+        for name, faces in self._detected_faces(shard, gone).items():
             directory = shard.directories[name]
             pictures = Pictures(self._client, self._decoder, directory, required=False, locked=False)
             gate = directory.match(self._gate, given=bool(self._run.settings.get("threshold_given")))
@@ -213,24 +222,31 @@ class Enrolment:
                 )
                 faces.update(zip(undecided, decision.detected_faces, strict=True))
             photos.settle(faces)
-            parts.append(_Part(directory, before[name], photos, faces, decision))
+            parts.append(_Part(directory, before[name], photos, faces, decision, gone & rows[name].keys()))
         return parts
 
-    def _detected_faces(self, shard: _Shard) -> dict[str, dict[int, DetectedFace]]:
+    def _forgotten_photos(self, shard: _Shard) -> set[int]:
+        """The photos forgotten since planning."""
+        photos = [(_directory_of(row), str(row.manifest["path"]), row.manifest["sha256"]) for row in shard.rows]
+        paths, hashes = [path for _, path, _ in photos], [sha256 for *_, sha256 in photos if sha256]
+        gone = self._client.forgotten_photos(self._run.account_id, [*shard.directories], paths, hashes)
+        return (
+            {number for number, photo in enumerate(photos) if gone & forgotten.photo_texts(*photo)} if gone else set()
+        )
+
+    def _detected_faces(self, shard: _Shard, gone_photos: Set[int]) -> dict[str, dict[int, DetectedFace]]:
         """All faces by directory and id, in manifest order, largest first in a photo. Constraints apply to identical
-        copies. Forgotten faces, and those of photos forgotten since planning, are "removed"."""
+        copies. Forgotten faces, and those of forgotten photos, are "removed"."""
         account, hashes = self._run.account_id, [str(row.sha256) for row in shard.rows]
         places = [(photo, ordinal) for photo, row in enumerate(shard.rows) for ordinal in range(len(row.faces))]
         gone = self._client.forgotten_faces(account, [(hashes[photo], ordinal) for photo, ordinal in places])
-        paths = [str(row.manifest["path"]) for row in shard.rows]
-        gone_photos = self._client.forgotten_photos(account, paths, hashes)
         pinned = {name: self._client.pinned_faces(account, name, hashes) for name in shard.directories}
         faces: dict[str, dict[int, DetectedFace]] = {name: {} for name in shard.directories}
         for face_id, (photo, ordinal) in enumerate(places, shard.face_id):
             name = _directory_of(shard.rows[photo])
             s = self._detected(photo, shard.rows[photo], ordinal)
             known = pinned[name].get(hashes[photo], {})
-            if (hashes[photo], ordinal) in gone or gone_photos & {paths[photo], hashes[photo]}:
+            if (hashes[photo], ordinal) in gone or photo in gone_photos:
                 s = replace(s, settled=True, outcome="removed")
             elif ordinal in known:
                 person = known[ordinal]

@@ -14,11 +14,12 @@ from typing import Final
 
 import numpy as np
 
-from pipeline.config import EVERYBODY, MAX_THRESHOLD
+from pipeline.config import AVERAGE_LINK, EVERYBODY, MAX_THRESHOLD
 from pipeline.matching.calibration import Calibration
 from pipeline.matching.match import Matcher
 from pipeline.matching.score import contract_distance, dot_at, similarity_score
 from pipeline.people.directory import Directory, DirectoryView
+from pipeline.people.records import of_generation
 from pipeline.store import LocalStore, PersonRecord, Suggestion, Suggestions, overview, people
 from pipeline.texts import same_name
 
@@ -46,18 +47,25 @@ def suggestions(
     person_ids: Sequence[str],
     places: Mapping[str, int] | None = None,
     *,
-    fmr: float = WIDER_FMR,
+    fmr: float | None = None,
+    every_nearest: bool = False,
 ) -> Suggestions:
     """Pairs of the first of these people (roots), as many as take a few seconds, with all people who are not hidden.
-    With `places` (of all that count, in some order) only with those behind each, so that every pair has one place."""
+    With `places` (of all that count, in some order) only with those behind each, so that every pair has one place.
+    `every_nearest` fills `Suggestions.nearest`, which takes longer. `fmr` None: WIDER_FMR, and what a regroup by the
+    directory's cut would join."""
     calibration = Calibration.from_dict(store.identity.calibration)
-    wide = wider_threshold(calibration, threshold, fmr)
+    wide = wider_threshold(calibration, threshold, fmr or WIDER_FMR)
+    remembered = of_generation(directory.remembered, store.generation)
+    if fmr is None and remembered.method == AVERAGE_LINK and remembered.cut is not None:
+        wide = max(wide, min(remembered.cut, MAX_THRESHOLD))
     if threshold in (0, EVERYBODY):
         return Suggestions([], threshold, wide, len(person_ids), len(person_ids))
     view, matcher = directory.view(), Matcher(calibration, threshold)
     least = float(similarity_score(np.array(math.sqrt(wide)), threshold))
     looked = person_ids[: max(_LOOKED, _PRODUCTS // max(1, len(view.index)))]
-    similar = sorted(_most_similar(directory, view, looked, matcher), reverse=True)
+    within = EVERYBODY if every_nearest else wide
+    similar = sorted(_most_similar(directory, view, looked, matcher, within), reverse=True)
     alike = ((one, other) for score, one, other in similar if score >= least)
     found: dict[frozenset[str], tuple[str, str]] = {}
     namesakes = store.ask(people.namesakes, directory.account_id, directory.name, looked)
@@ -72,7 +80,7 @@ def suggestions(
         wide,
         len(person_ids),
         len(looked),
-        [*nearest.values()],
+        [*nearest.values()] if every_nearest else [],
     )
 
 
@@ -112,19 +120,22 @@ def compared(
 
 
 def _most_similar(
-    directory: Directory, view: DirectoryView, people: Sequence[str], matcher: Matcher
+    directory: Directory, view: DirectoryView, people: Sequence[str], matcher: Matcher, within: float
 ) -> Iterator[tuple[float, str, str]]:
-    """The score of references, each of these people (roots), and the root of a similar reference; without hidden
-    people."""
+    """The score of references, each of these people (roots), and the root of a similar reference, which matches at the
+    T `within`; without hidden people."""
     sets = {root: records for root, records in directory.merged_sets(people).items() if not records[0].ignored}
     references = [(root, place) for root, records in sets.items() for place in _references(directory, view, records)]
     positions = np.array([place for _, place in references], dtype=np.int64)
-    near = matcher.nearest(view.index, view.index.vectors_at(positions), _NEIGHBOURS)
-    roots = directory.roots({view.person_ids[place] for place in near.positions.ravel().tolist() if place >= 0})
+    searching = Matcher(matcher.calibration, within)
+    near = searching.nearest(view.index, view.index.vectors_at(positions), _NEIGHBOURS, matching=True)
+    person_ids = {place: view.person_ids[place] for place in np.unique(near.positions).tolist() if place >= 0}
+    roots = directory.roots({*person_ids.values()})
+    root_at = {place: roots.get(person_id) for place, person_id in person_ids.items()}
     scores = matcher.scores(near.distances).tolist()
     for (root, _), row, of_row in zip(references, near.positions.tolist(), scores, strict=True):
         for place, score in zip(row, of_row, strict=True):
-            other = roots.get(view.person_ids[place]) if place >= 0 else None
+            other = root_at.get(place)
             if other is not None and other.person_id != root and not other.ignored:
                 yield score, root, other.person_id
 

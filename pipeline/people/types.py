@@ -34,6 +34,7 @@ class PostRequest:
     min_size_px: float = 0.0  # faces with a shorter longer side are only recognised
     update_person_id: str | None = None  # the only record that may be updated; nothing is inserted
     merge_with: str | None = None  # a person to merge with the face's
+    by_user: bool = False  # on the web UI: inserting is a correction, and only who is inserted is merged
     update_if_lower_quality: bool = False  # replaces only references lower in all three qualities
     update_if_older_days: float = 0.0  # replaces only older references
     similar_limit: int = 0
@@ -86,6 +87,7 @@ class PostResult:
     account_updated: bool
     detection_ms: int
     provider: str  # the models' names
+    correction_id: int | None = None  # if it was logged
 
 
 @dataclass(frozen=True)

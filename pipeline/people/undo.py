@@ -146,8 +146,8 @@ def _changed_since(plan: Plan, last: Correction) -> Iterator[str]:
 
 
 def _lost_faces(last: Correction) -> list[str]:
-    """Text if a drawn face cannot be added again: its undo deleted it, with its vector."""
-    return ["the drawn face was deleted: draw it again"] if None in last.after.faces.values() else []
+    """Text if a drawn or posted face cannot be added again: its undo deleted it, with its vector."""
+    return ["the face was deleted: add it again"] if None in last.after.faces.values() else []
 
 
 def _lost_vectors(last: Correction) -> list[str]:

@@ -18,7 +18,7 @@ from pipeline.report.page import SHORT_ID, render
 from pipeline.report.page_data import BIN, PEOPLE, TWICE, PageData
 from pipeline.report.pictures import FacePictures
 from pipeline.store import StoreIdentity
-from pipeline.types import QUALITIES
+from pipeline.types import CENTER_POSE, CONTRAST, QUALITIES, SHARPNESS
 
 _LISTED: Final = 200  # lines of a table
 _SCORE_END: Final = 1.6  # higher ones are drawn there
@@ -30,7 +30,8 @@ REPORTED: Final = frozenset(
 )
 _COUNTS: Final = (  # the scan's counts
     *("moved", "changed", "vanished", "back", "forgotten", "forgotten_missing", "too_many_missing"),
-    *("labels_changed", "renamed", "relabelled", "unsettled", "faces_lost", "faces_gained", "people_deleted"),
+    *("labels_changed", "labels_removed", "renamed", "relabelled", "unsettled"),
+    *("faces_lost", "faces_gained", "people_deleted"),
 )
 # Titles and columns of a report's lists. An entry is a mapping, one path or two.
 _LISTS: Final = {
@@ -46,6 +47,7 @@ _LISTS: Final = {
     "left_out_folders": ("Folders that were left out", ("folder",)),
 }
 _KEYS: Final = {"person": "person_id", "photo": "path", "change": "change", "why": "reason"}  # column -> entry's key
+_REASONS: Final = {CENTER_POSE: "looking away", SHARPNESS: "not sharp", CONTRAST: "too little contrast"}
 _NO_PHOTOS: Final = frozenset({"moved_sources", "left_out_folders"})  # with paths of folders
 _PACKAGES: Final = ("facepipe", "torch", "openvino", "numpy", "pillow", "duckdb")
 
@@ -61,6 +63,7 @@ class PageRequest:
     report: Mapping[str, Any]  # as in run.json; empty for a whole store
     match: MatchSettings
     with_people: bool  # pictures, names and paths
+    link: str | None  # the web UI's address
 
 
 def subjects(report: Mapping[str, Any]) -> tuple[list[str], list[str]]:
@@ -85,6 +88,7 @@ def page_bytes(identity: StoreIdentity, request: PageRequest, data: PageData, pi
         totals=_totals(data),
         pictures=pictures,
         counted=_COUNTS,
+        reasons=_REASONS,
         lists=_lists(report, data) if request.with_people else [],
         histograms=_histograms(data, request),
         identity=identity,
@@ -96,7 +100,7 @@ def page_bytes(identity: StoreIdentity, request: PageRequest, data: PageData, pi
         most_people=PEOPLE,
         most_twice=TWICE,
         most_listed=_LISTED,
-        pictures_of={row["person_id"]: row for row in data.rows("pictures")},
+        pictures_of={row["person_id"]: row for row in [*data.rows("people_seen"), *data.rows("pictures")]},
         bin=BIN,
     )
 
@@ -118,19 +122,19 @@ def _lists(report: Mapping[str, Any], data: PageData) -> Iterator[tuple[str, Seq
         yield title, head, [_cells(entry, head, data.names) for entry in shown]
 
 
-def _histograms(data: PageData, request: PageRequest) -> Iterator[tuple[str, list[int], dict[str, float]]]:
-    """Yields title, count of each bin, and marks."""
+def _histograms(data: PageData, request: PageRequest) -> Iterator[tuple[str, list[int], dict[str, float], str]]:
+    """Yields title, count of each bin, marks, and what is counted."""
     counts: dict[str, dict[int, int]] = {}
     for row in data.rows("face_histograms"):
         counts.setdefault(row["measure"], {})[row["bin"]] = row["count"]
     gates = (request.match.min_cpq, request.match.min_fsq, request.match.min_fcq)
     for name, title, gate in zip(QUALITIES, ("Pose", "Sharpness", "Contrast"), gates, strict=True):
-        yield title, _filled(counts.get(name, {}), 1.0), {"gate": gate}
+        yield title, _filled(counts.get(name, {}), 1.0), {"gate": gate}, "faces"
     marks = {"match": 1.0}
-    yield "Scores of the matches", _filled(counts.get("similarity_score", {}), _SCORE_END), marks
+    yield "Scores of the matches", _filled(counts.get("similarity_score", {}), _SCORE_END), marks, "faces"
     if request.with_people:
         nearest = Counter(int(score / BIN) for score in data.nearest)
-        yield "Scores of each person with the most similar other", _filled(nearest, _SCORE_END), marks
+        yield "Scores of each person with the most similar other", _filled(nearest, _SCORE_END), marks, "people"
 
 
 def _again(identity: StoreIdentity, match: MatchSettings, source: str) -> str:

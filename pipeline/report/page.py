@@ -7,8 +7,11 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from pipeline.texts import counted
+
 if TYPE_CHECKING:
     from jinja2 import Environment
+    from markupsafe import Markup
 
 SHORT_ID: Final = 8  # letters of an id, which commands accept
 _TEMPLATES: Final = Path(__file__).with_name("templates")
@@ -30,10 +33,17 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["listed"] = listed
+    environment.filters |= {"listed": listed, "thousands": "{:,}".format, "breakable": breakable, "counted": counted}
     return environment
 
 
-def listed(counts: Mapping[str, int]) -> str:
+def listed(counts: Mapping[str, int | None]) -> str:
     """As in "3 ok, 1 truncated"."""
-    return ", ".join(f"{count} {name}" for name, count in sorted(counts.items())) or "none"
+    return ", ".join(f"{count} {name}" for name, count in sorted(counts.items()) if count is not None) or "none"
+
+
+def breakable(name: str) -> Markup:
+    """A name with line breaks allowed behind underscores, which names of folders have."""
+    from markupsafe import Markup, escape
+
+    return escape(name).replace("_", Markup("_<wbr>"))

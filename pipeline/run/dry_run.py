@@ -42,10 +42,11 @@ class DryRunReport(PlanCounts):
 
     def lines(self) -> list[str]:
         """For people."""
+        removed = f", {self.labels_removed} of them removed" if self.labels_removed else ""
         return [
             f"would take  {self.new} new, {self.changed} changed; {self.already_in} are in already",
             *self.file_lines(),
-            *([f"            {self.labels_changed} labels changed"] if self.labels_changed else []),
+            *([f"            {self.labels_changed} labels changed{removed}"] if self.labels_changed else []),
             f"            {self.to_decode} would be decoded; refused: {listed(self.rejected)}",
             *self.left_alone_lines(),
             "nothing was written",
@@ -62,7 +63,13 @@ class NoStore:
         return KNOWN_FILES_SCHEMA.empty_table().to_reader()
 
     def known(
-        self, _account_id: int, _paths: Sequence[str] = (), _hashes: Sequence[str] = (), labels: Sequence[Label] = ()
+        self,
+        _account_id: int,
+        _paths: Sequence[str] = (),
+        _hashes: Sequence[str] = (),
+        labels: Sequence[Label] = (),
+        *,
+        directories: Sequence[str] = (),  # noqa: ARG002
     ) -> Known:
         return Known({}, set(), [None] * len(labels))
 
@@ -82,9 +89,8 @@ def dry_run(request: RunRequest, progress: Progress | None = None, stop: threadi
                 to_decode += batch["action"].to_pylist().count(EXTRACT)
                 statuses = (status for status in batch["status"].to_pylist() if status is not None)
                 rejected.update(status for status in statuses if status not in ACCEPTED_STATUSES)
-            plan.counts.labels_changed = plan.labels_changed
             plan.counts.forgotten_missing = plan.missing.count if plan.missing else 0
-            counts += plan.counts
+            counts += plan.counts + plan.label_counts()
     return DryRunReport(**vars(counts), to_decode=to_decode, rejected=dict(rejected))
 
 

@@ -19,12 +19,12 @@ from pipeline.jobs.store import Store
 from pipeline.report.contents import REPORTED, PageRequest, page_bytes, subjects
 from pipeline.report.page_data import page_file
 from pipeline.report.pictures import FacePictures
-from pipeline.store import FINISHED, Folder, RunRow
+from pipeline.store import FINISHED, Folder, RunRow, report_file
 
 
 def leave_page(store: Store, run: RunRow, report: Mapping[str, Any], decode: DecodeSettings) -> Path:
     """Writes a run's report file, and registers whom it shows. Raises StoreError."""
-    request = _of_run(run, report, with_people=not store.identity.encrypted)
+    request = _of_run(store, run, report, with_people=not store.identity.encrypted)
     while True:  # repeated if the server deletes a person meanwhile
         content, pictures = _page(store, request, decode)
         shown = sorted(pictures.person_ids), sorted(pictures.media_ids)
@@ -35,7 +35,7 @@ def leave_page(store: Store, run: RunRow, report: Mapping[str, Any], decode: Dec
 def report_of(store: Store, run: RunRow) -> dict[str, Any]:
     """Reads run.json, else the catalog's numbers. Empty for a run that was given up, or of an earlier version."""
     try:
-        report = dict(json.loads(store.folder.path(f"runs/{run.run_id}/run.json").read_bytes()))
+        report = dict(json.loads(store.folder.path(report_file(run.run_id)).read_bytes()))
     except (OSError, ValueError):
         report = dict(run.summary or {})
     return report if report.keys() >= REPORTED else {}
@@ -56,9 +56,9 @@ def write_report_page(store: Store, to: Path, *, account: str | None = None, run
     store.unlock()
     if run is None:
         title = f"{store.path.name}: its people"
-        request = PageRequest(account_id, None, title, None, {}, settled.match, with_people=True)
+        request = PageRequest(account_id, None, title, None, {}, settled.match, True, _link(store))
     else:
-        request = _of_run(run, report_of(store, run), with_people=True)
+        request = _of_run(store, run, report_of(store, run), with_people=True)
     content, _ = _page(store, request, settled.decode)
     Folder(file.parent).write(file.name, content, "page")
     return None if run is None else run.run_id
@@ -82,10 +82,15 @@ def _run(store: Store, account_id: int, run_id: str | None) -> RunRow | None:
     return run
 
 
-def _of_run(run: RunRow, report: Mapping[str, Any], *, with_people: bool) -> PageRequest:
+def _of_run(store: Store, run: RunRow, report: Mapping[str, Any], *, with_people: bool) -> PageRequest:
     title = f"{Path(run.source).name}, {run.started_at:%Y-%m-%d %H:%M} UTC" if with_people else f"Run {run.run_id}"
     planned = run.settings.get("match", {})
     known = {f.name: planned[f.name] for f in dataclasses.fields(MatchSettings) if f.name in planned}
     match = MatchSettings(**known)
     match = dataclasses.replace(match, threshold=nearest_threshold(match.threshold))
-    return PageRequest(run.account_id, run.run_id, title, run.source, report, match, with_people)
+    return PageRequest(run.account_id, run.run_id, title, run.source, report, match, with_people, _link(store))
+
+
+def _link(store: Store) -> str | None:
+    """The web UI's address: of the settings, or else of the server that has the store open."""
+    return store.settings.report.link or (store.server.page if store.server else None)

@@ -32,6 +32,7 @@ from pipeline.store import (
     RunRow,
     ScanNotes,
     SourceMove,
+    forgotten,
 )
 from pipeline.types import DUPLICATE_ROW, ImageRef
 
@@ -110,15 +111,15 @@ class Plan:
         run = session.store.begin_run(source, kind, session.account_id, directory, settings)
         return run, session.store.write_manifest(run.run_id, batches, MANIFEST_SCHEMA, **limits)
 
-    @property
-    def labels_changed(self) -> int:
-        """Of photos with unchanged bytes."""
-        return sum(same_bytes for labels in self.labels.values() for *_, same_bytes in labels)
+    def label_counts(self) -> PlanCounts:
+        """How many labels changed, and how many of these were removed, of photos with unchanged bytes."""
+        changed = [any(label) for labels in self.labels.values() for _, *label, same_bytes in labels if same_bytes]
+        return PlanCounts(labels_changed=len(changed), labels_removed=changed.count(False))
 
     def _follow_labels(self) -> PlanCounts:
         """Applies changed labels, one correction per directory; counts and returns the effects. Raises StoreError: the
         next run then does the rest."""
-        followed = PlanCounts(labels_changed=self.labels_changed)
+        followed = self.label_counts()
         for directory, labels in self.labels.items():
             account_id = self._session.account_id
             request = CorrectionRequest(
@@ -204,17 +205,18 @@ class Plan:
         """What the store knows of these rows, also by former paths of a moved source."""
         hashes, paths = [row.sha256 for row in rows if row.sha256], [row.ref.path for row in rows]
         former = {path: self._moved.former(path) for path in paths} if self._moved else {}
-        known = self._store.known(self._session.account_id, [*paths, *former.values()], hashes)
+        directories = sorted({row.directory for row in rows})
+        known = self._store.known(self._session.account_id, [*paths, *former.values()], hashes, directories=directories)
         before = [path for path, old in former.items() if old in known.forgotten]
         self._forgotten_before += before
         known.forgotten.update(before)
         return known
 
-    def _not_forgotten(self, rows: Sequence[SourceRow], forgotten: Set[str]) -> list[SourceRow]:
-        """Leaves out forgotten photos."""
+    def _not_forgotten(self, rows: Sequence[SourceRow], gone: Set[str]) -> list[SourceRow]:
+        """Leaves out forgotten photos. `gone`: as `Known.forgotten`."""
         kept, left = list[SourceRow](), list[str]()
         for row in rows:
-            if row.ref.path in forgotten or row.sha256 in forgotten:
+            if gone & forgotten.photo_texts(row.directory, row.ref.path, row.sha256):
                 left.append(row.ref.path)
             else:
                 kept.append(row)

@@ -12,9 +12,10 @@ import json
 import logging
 import threading
 import time
+from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from pipeline.config import AVERAGE_LINK, MAX_THRESHOLD, THRESHOLD_RULE, MatchSettings, nearest_threshold
 from pipeline.errors import FacepipeError, StoreError, UsageError
@@ -23,20 +24,22 @@ from pipeline.jobs.people import People
 from pipeline.jobs.plan_counts import PlanCounts
 from pipeline.jobs.run_report import RunReport, RunTotals, WorkDone, make_report
 from pipeline.jobs.store import Runs, Store, open_store, part_of_command
+from pipeline.report.contents import subjects
 from pipeline.report.page_data import page_file
 from pipeline.run.changed_files import RowKey
-from pipeline.run.missing import MissingPhotos, forget_missing
+from pipeline.run.missing import forget_missing
 from pipeline.run.moved_source import moved_source
 from pipeline.run.page import leave_page, report_of
 from pipeline.run.plan import Plan, counts_of, rows_of
 from pipeline.run.session import RunRequest, Session, open_session, source_name
 from pipeline.run.stages import ShardStages
-from pipeline.store import FINISHED, SCANNING, RunRow, damaged_file, manifest_file
+from pipeline.store import FINISHED, SCANNING, RunRow, damaged_file, manifest_file, report_file
 from pipeline.types import Progress, Source
 
 __all__ = ["RunRequest", "abandon", "extract", "group", "run", "scan"]
 
 _log = logging.getLogger(__name__)
+_LOGGED: Final = 1000  # corrections read
 
 
 def run(
@@ -58,6 +61,7 @@ def run(
                     command.bring_in(session.of_source(source))
                 command.forget_missing()
                 command.regroup()
+                command.finish()
             session.store.clean_up()
         except Exception:
             command.leave_pages()  # of finished sources: the next command does not write them
@@ -153,17 +157,22 @@ def _going_on(session: Session, run: RunRow) -> str:
     return f"{note} It keeps what it was planned with: {', '.join(kept)}." if kept else note
 
 
-def _other_settings(session: Session, run: RunRow) -> list[str]:
-    """The run's threshold and gate, if they differ from the command's."""
+def _other_settings(session: Session, run: RunRow, leave_out: Collection[str] = ()) -> list[str]:
+    """The run's threshold and gate, if they differ from the command's; of those not to `leave_out`."""
     match = dataclasses.asdict(session.settings.match)
     planned = {**dataclasses.asdict(MatchSettings()), **run.settings["match"]}  # older plans lack keys
-    del match["threshold_fmr"]  # the threshold contains it
-    return [f"{key} = {planned[key]}" for key, value in match.items() if value != planned[key]]
+    left_out = {"threshold_fmr", *leave_out}  # the threshold contains it
+    return [f"{key} = {planned[key]}" for key, value in match.items() if key not in left_out and value != planned[key]]
 
 
 def _note_for_new_photos_only(session: Session, last: RunRow | None) -> None:
-    """Notes that committed photos keep decisions made with other settings."""
+    """Notes that committed photos keep decisions made with other settings. A later regroup had a threshold of its
+    own."""
     others = [] if last is None else _other_settings(session, last)
+    if last is not None and others:
+        log = People(session.store, session.account, last.directory).log(_LOGGED)
+        if any(each.kind == "regroup" and not each.undone and each.made_at > last.started_at for each in log):
+            others = _other_settings(session, last, ["threshold"])
     if others:
         session.progress.note(
             f"The threshold and the gate that are asked for hold for new photos only: those that are in were decided "
@@ -183,7 +192,8 @@ class _Command:
         self._warnings: list[str] = []
         self._stages: ShardStages | None = None
         self._regrouped: dict[str, Any] | None = None
-        self._to_forget: list[tuple[Session, Plan, RunRow, MissingPhotos]] = []
+        self._to_regroup = False  # photos were committed since the last regroup
+        self._to_finish: list[tuple[Session, Plan, RunRow]] = []
 
     def bring_in(self, session: Session) -> None:
         """Processes the session's source."""
@@ -193,7 +203,9 @@ class _Command:
         if planned is not None:
             session.progress.note(_going_on(session, planned))
             found, counted = counts_of(planned), rows_of(session.store, planned)
-            self.work(planned, found)
+            self._extract_and_commit(planned)
+            self.regroup()
+            self._finish(planned, found)
         last = session.store.runs(moved.old if moved else session.source, session.account_id).last
         plan = Plan(session, counted, moved, forgets=True)
         plan.write()
@@ -201,32 +213,43 @@ class _Command:
             _note_for_new_photos_only(session, last)
         if plan.run is not None:
             self._extract_and_commit(plan.run)
-            if plan.missing is None:
+            if plan.missing is None and not self._average_link:
                 self._finish(plan.run, plan.counts)
             else:
-                self._to_forget.append((session, plan, plan.run, plan.missing))
+                self._to_finish.append((session, plan, plan.run))
         self.counts += found.then(plan.counts)
 
     def forget_missing(self) -> None:
         """Forgets the missing photos after all sources are committed: this keeps people on new photos, and photos moved
         between sources."""
-        for session, plan, run, missing in self._to_forget:
-            plan.counts.forgotten_missing = forget_missing(session, missing)
-            self.counts.forgotten_missing += plan.counts.forgotten_missing
-            self._finish(run, plan.counts)
+        for session, plan, _ in self._to_finish:
+            if plan.missing is not None:
+                plan.counts.forgotten_missing = forget_missing(session, plan.missing)
+                self.counts.forgotten_missing += plan.counts.forgotten_missing
+
+    @property
+    def _average_link(self) -> bool:
+        return self._session.settings.regroup.method == AVERAGE_LINK
 
     def regroup(self) -> None:
-        """By average-link, if asked for: the directory's people, but for those named or corrected."""
+        """By average-link, if asked for: the directory's people, but for those named or corrected. Before the run is
+        finished: after a crash the next command goes on with it, and regroups."""
         session = self._session
-        if session.settings.regroup.method != AVERAGE_LINK or not self._run_ids:
+        if not (self._average_link and self._to_regroup):
             return
         session.progress.start("grouping all faces", None)
         people = People(session.store, session.account, session.request.directory)
         answer = people.regroup(method=session.settings.regroup, of_run=True)
+        self._to_regroup = False
         found = answer.regrouping
         assert found is not None
         counts = {name: len(getattr(found, name)) for name in ("joins", "moves", "new", "gone")}
         self._regrouped = {"correction_id": answer.correction_id, "cut": found.cut, **counts}
+
+    def finish(self) -> None:
+        """Finishes the runs whose photos are committed, and forgotten if missing."""
+        for _, plan, run in self._to_finish:
+            self._finish(run, plan.counts)
 
     def work(self, run: RunRow, found: PlanCounts, *, extract: bool = True, commit: bool = True) -> None:
         """Extracts, commits and finishes a planned run. `found`: the counts of its scan."""
@@ -242,7 +265,7 @@ class _Command:
         self._write_summary(run, summary)  # first, so that a finished run always has it
         # Only numbers: paths in the catalog would outlive photos forgotten later.
         numbers = {name: value for name, value in summary.items() if not isinstance(value, list)}
-        self._session.store.end_run(run.run_id, numbers)
+        self._session.store.end_run(run.run_id, numbers, subjects(summary))
         self._finished.append((run, summary))
 
     def _write_summary(self, run: RunRow, summary: dict[str, Any]) -> None:
@@ -259,12 +282,15 @@ class _Command:
             warning = f"The run is in. Its page is not written; `facepipe report --run {run.run_id}` makes it: {reason}"
             self._warnings.append(warning)
             self._session.progress.note(f"warning: {warning}")
-            if summary:
+            if (
+                summary and self._session.store.folder.path(report_file(run.run_id)).exists()
+            ):  # else somebody was deleted
                 with suppress(StoreError):
                     self._write_summary(run, {**summary, "page_failure": warning})
 
     def _extract_and_commit(self, run: RunRow, *, extract: bool = True, commit: bool = True) -> None:
         self._run_ids.append(run.run_id)
+        self._to_regroup = True
         if not run.rows:
             return
         if self._stages is None:

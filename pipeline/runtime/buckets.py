@@ -18,6 +18,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeGuard
 
 from pipeline.errors import BucketFailed, UsageError
+from pipeline.texts import install_extra
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
@@ -193,7 +194,7 @@ def _opened(bucket: str) -> ObjectStore:
     try:
         from obstore.store import from_url
     except ImportError as exc:
-        raise UsageError(message="Buckets need the extra `buckets`: pip install 'facepipe[buckets]'.") from exc
+        raise UsageError(message=f"Buckets need the extra `buckets`: {install_extra('buckets')}.") from exc
     if bucket.startswith("file:"):
         return from_url(bucket)
     retries: Any = {"max_retries": 10, "retry_timeout": timedelta(seconds=_RETRIED_S)}
@@ -210,7 +211,7 @@ def _credentials(bucket: str) -> Any:
         from botocore.exceptions import BotoCoreError
         from obstore.auth.boto3 import Boto3CredentialProvider
     except ImportError as exc:
-        raise UsageError(message="s3:// needs boto3, of the extra `buckets`: pip install 'facepipe[buckets]'.") from exc
+        raise UsageError(message=f"s3:// needs boto3, of the extra `buckets`: {install_extra('buckets')}.") from exc
     try:
         return Boto3CredentialProvider()
     except ValueError:

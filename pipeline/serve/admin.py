@@ -52,16 +52,18 @@ Answer = Callable[[Request, bytes], object]
 
 
 @contextlib.contextmanager
-def open_admin_port(store: Store, password_changed: Callable[[str], None] = lambda _: None) -> Iterator[str]:
+def open_admin_port(
+    store: Store, password_changed: Callable[[str], None] = lambda _: None, page: str | None = None
+) -> Iterator[str]:
     """Opens a store's admin port and yields its URL. Open it when the service answers, and close it before the service
     ends: short calls in progress are finished, and the closed store refuses the rest.
 
-    `password_changed` receives the user id of an account whose password is changed through the port. Raises StoreError,
-    StoreUnwritable.
+    `password_changed` receives the user id of an account whose password is changed through the port; commands get
+    `page`, the web UI's address. Raises StoreError, StoreUnwritable.
     """
 
     def info(*_: object) -> ServerInfo:
-        return ServerInfo(version("facepipe"), store.path, store.identity, store.generation)
+        return ServerInfo(version("facepipe"), store.path, store.identity, store.generation, page)
 
     routes = [
         Route("/admin/hello", _endpoint(info), methods=["GET"]),

@@ -81,8 +81,8 @@ def serve(store: Path, settings: Settings, announce: Callable[[Listening], None]
         gc.freeze()
         stack.callback(gc.unfreeze)
         _warm_up(extractor)
-        stack.enter_context(open_admin_port(held, auth.drop))
         urls = [_url(settings.serve, listener) for listener in sockets]
+        stack.enter_context(open_admin_port(held, auth.drop, f"{urls[0]}/ui" if settings.ui.enabled else None))
         people = sum(directory.people for directory in service.directories.all())
         for directory in service.directories.all():
             used = service.match_of(directory.account_id, directory.name).threshold

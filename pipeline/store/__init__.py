@@ -37,6 +37,7 @@ from pipeline.store.files.shards import (
     manifest_file,
     read_embeddings,
     read_handed_over,
+    report_file,
     vector_bytes,
     vectors_of,
 )

@@ -3,6 +3,7 @@
 half-written files (`*.tmp`)                 the failing write; after a crash `sweep`
 transferred faces, the admin port's token    their writer; after a crash `sweep`
 unnamed embedding shards, index segments     `sweep`
+what DuckDB spilled (catalog-*.duckdb.tmp/)  DuckDB; after a crash `open_catalog`
 images of a failed transaction               `discard_images`, immediately
 images of a transaction lost in a crash      `quarantine_images`, when the store is opened or closed
 files that a transaction made unneeded       `unlink_after_commit`, immediately; otherwise `erasure.erase`
@@ -23,6 +24,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -44,6 +46,8 @@ from pipeline.types import utc_now
 _log = logging.getLogger(__name__)
 
 _QUARANTINE_S = 7 * 24 * 3600.0
+_HANDOVER_S: Final = 3600.0  # no call takes as long
+OF_RUNS: Final = ("runs/*/*", "runs/*/shards/*")
 _AT_ONCE: Final = 500  # files; requests run in between
 # Other folders are never touched, whatever the table says.
 _DELETABLE = frozenset({"embeddings", "objects", "references", "runs"})
@@ -88,9 +92,9 @@ def unlink_pending(store: Catalog | OpenStore) -> None:
 
 
 def _unlink_some(catalog: Catalog) -> bool:
-    """Returns whether more files remain."""
-    files = pending_files(catalog)
-    for file in filter(is_deletable, files[:_AT_ONCE]):
+    """Returns whether more files may remain."""
+    files = catalog.column("SELECT path FROM core.pending_deletes LIMIT ?", [_AT_ONCE])  # a million may be listed
+    for file in filter(is_deletable, files):
         path = catalog.folder.path(file)
         if path.is_dir() and not path.is_symlink():  # made by somebody else
             catalog.folder.quarantine(file)
@@ -99,15 +103,22 @@ def _unlink_some(catalog: Catalog) -> bool:
     if files:
         cleared = "DELETE FROM core.pending_deletes WHERE path IN (SELECT unnest(?::VARCHAR[]))"
         with catalog.transaction("clear_deletes"):
-            catalog.execute(cleared, [files[:_AT_ONCE]])
-    return len(files) > _AT_ONCE
+            catalog.execute(cleared, [files])
+    return len(files) == _AT_ONCE
 
 
 # Images before their transaction
 
+_declaring: Final = threading.Lock()
+
 
 def declare_images(folder: Folder, guids: Iterable[str]) -> None:
     """Logs that these images are about to be written. Thread-safe."""
+    with _declaring:
+        _declare(folder, guids)
+
+
+def _declare(folder: Folder, guids: Iterable[str]) -> None:
     # Begins a new line: a full disk may have cut off the last one.
     lines = "".join(f"\n{guid}" for guid in guids).encode() + b"\n"
     if lines == b"\n":
@@ -116,7 +127,7 @@ def declare_images(folder: Folder, guids: Iterable[str]) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | NO_LINK
         fd = os.open(folder.path(INTENTS_NAME), flags, PRIVATE_FILE)
         try:
-            if os.write(fd, lines) < len(lines):  # one call: threads never mix lines
+            if os.write(fd, lines) < len(lines):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         finally:
             os.close(fd)
@@ -188,26 +199,41 @@ def sweep(catalog: Catalog) -> None:
         catalog.folder.unlink(file)
 
 
-def empty_quarantine(folder: Folder) -> None:
-    """Deletes all quarantined files, such as pictures of deleted people."""
+def remove_traces(catalog: Catalog) -> None:
+    """Deletes what may be of deleted people: quarantined files, faces whose transfer was interrupted, and guids in
+    INTENTS but for written images that no row names yet (`check` finds one that is written after this, if its commit
+    fails)."""
+    folder, long_ago = catalog.folder, time.time() - _HANDOVER_S
     with disk_errors(folder.root):
-        for path in folder.path(QUARANTINE).rglob("*"):
+        stale = [path for path in folder.path(shards.HANDOVER).glob("*") if path.lstat().st_mtime < long_ago]
+        for path in (*stale, *folder.path(QUARANTINE).rglob("*")):
             if path.is_file() and folder.holds(path):
                 path.unlink(missing_ok=True)
+    with _declaring:
+        declared = _unnamed_images(catalog, declared_images(folder))
+        folder.unlink(INTENTS_NAME)
+        _declare(folder, [guid for guid in declared if folder.path(object_file(guid)).exists()])
 
 
 def _remove_leftovers(folder: Folder) -> None:
     """Only in cheap places: `check` finds half-written objects."""
     leftovers = [folder.path(name) for name in (CURRENT_NAME + TEMPORARY, COMMITS_NAME + TEMPORARY, TOKEN_NAME)]
     leftovers += folder.path(shards.HANDOVER).glob("*")
-    for pattern in ("references/*/*", "runs/*/*", "runs/*/shards/*"):
-        leftovers.extend(folder.root.glob(pattern + TEMPORARY))
+    remove_half_written(folder, ("references/*/*", *OF_RUNS))
     with disk_errors(folder.root):
         quarantined = [path for path in folder.path(QUARANTINE).rglob("*") if path.is_file()]
         # ctime: when it was renamed
         leftovers += [path for path in quarantined if path.lstat().st_ctime < time.time() - _QUARANTINE_S]
         for path in filter(folder.holds, leftovers):
             path.unlink(missing_ok=True)
+
+
+def remove_half_written(folder: Folder, patterns: Sequence[str]) -> None:
+    """Deletes what failed writes left; nobody must write such files meanwhile."""
+    with disk_errors(folder.root):
+        for pattern in patterns:
+            for path in filter(folder.holds, folder.root.glob(pattern + TEMPORARY)):
+                path.unlink(missing_ok=True)
 
 
 def unnamed_files(catalog: Catalog) -> set[str]:

@@ -19,8 +19,10 @@ from pipeline.errors import StoreError
 from pipeline.store import segments
 from pipeline.store.catalog import rewriting
 from pipeline.store.catalog.connection import Catalog, OpenStore, each_generation
+from pipeline.store.catalog.opening import spill_folders
 from pipeline.store.catalog.runs import give_up_runs
-from pipeline.store.cleanup import delete_later, empty_quarantine, pending_files, unlink_pending
+from pipeline.store.cleanup import delete_later, pending_files, remove_traces, unlink_pending
+from pipeline.store.commits import removal
 from pipeline.store.files import shards
 
 ShardRow = tuple[int, str, str]  # core.embedding_shards: id, file, SHA-256
@@ -28,8 +30,11 @@ _log = logging.getLogger(__name__)
 
 
 def left_to_erase(catalog: Catalog) -> list[str]:
-    """Files, segments and shards that still contain removed data, and catalogs of an interrupted rewriting."""
+    """Files, segments and shards that still contain removed data, catalogs of an interrupted rewriting, and what killed
+    processes spilled."""
     left = [*pending_files(catalog), *rewriting.other_catalogs(catalog)]
+    if catalog.read_only:  # otherwise the opening deleted them, and DuckDB may be using one
+        left += [path.name for path in spill_folders(catalog.folder)]
     for generation in catalog.generations:
         with catalog.at(generation):
             left += [*segments.to_erase(catalog), *(file for _, file, _ in _stale_shards(catalog))]
@@ -49,7 +54,8 @@ def erase(store: OpenStore) -> None:
 def erase_catalog(store: OpenStore) -> None:
     """Erases it from the catalog's file, too, and what interrupted runs and repairs keep of it. Raises as `erase`."""
     give_up_runs(store)
-    empty_quarantine(store.folder)
+    store.submit(remove_traces)
+    store.submit(removal.blank_leftovers)
     rewriting.rewrite(store)
 
 
@@ -60,6 +66,11 @@ def finish(store: OpenStore, *, read_only: bool, within_h: float) -> None:
     interrupted = bool(store.submit(rewriting.other_catalogs))
     due = store.submit(rewriting.is_due, 0.0 if interrupted else within_h)
     if not due and not store.submit(left_to_erase):
+        if read_only and (since := store.submit(rewriting.waits_since)):
+            by = f"{rewriting.due_at(since, within_h):%F %T}"
+            _log.warning(
+                "In the store %s deleted data waits to be erased from the catalog's file, by %s UTC.", root, by
+            )
         return
     if read_only:
         _log.warning("An erasure in the store %s is not finished: the next command that can write there does it.", root)

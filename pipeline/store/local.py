@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from datetime import timedelta
 from functools import wraps
 from pathlib import Path
 from typing import Concatenate, Final, ParamSpec, TypeVar
@@ -57,10 +56,12 @@ from pipeline.store.files.run_files import RunFiles
 from pipeline.store.files.segment_header import MAX_ROWS, SegmentUnreadable, SegmentUnusable
 from pipeline.store.files.shard_folder import remove_builds
 from pipeline.store.records import (
+    DELETE_DIRECTORY,
     USER,
     Change,
     CheckReport,
     Committed,
+    Deleted,
     ErasureState,
     Generation,
     Picture,
@@ -424,13 +425,22 @@ class LocalStore(RunFiles):
     read_table = read_table
     export = export_store
 
-    def delete_directory(self, account_id: int, name: str) -> int:
-        """Returns the number of deleted persons. Later runs may import the photos into another directory. The caller
-        holds the directory's lock, if any."""
-        ids = self.submit(directories.person_ids, account_id, name)
-        self.commit(Change(account_id, name, "delete_directory", USER, deleted=ids))
+    def delete_directory(self, account_id: int, name: str, *, no_trace: bool = False) -> Deleted:
+        """Deletes a directory's persons and photos of runs. Later runs may import these into another directory; into
+        this one only with `no_trace`, or if they were changed and moved. The caller holds the directory's lock, if any.
+        Raises DirectoryUnknown."""
+        people, photos = self.submit(directories.contents, account_id, name)
+        kept = frozenset() if no_trace else forgotten.PHOTOS
+        self.commit(Change(account_id, name, DELETE_DIRECTORY, USER, deleted=people, leaving=photos, remembered=kept))
         self.unlink_needless()
-        return len(ids)
+        return Deleted(len(people), len(photos))
+
+    def delete_account(self, account_id: int) -> bool:
+        """See `accounts.delete_account`."""
+        deleted = self.submit(accounts.delete_account, account_id)
+        self._image_keys.pop(account_id, None)
+        self.unlink_needless()
+        return deleted
 
     def check(self, *, repair: bool = False, progress: Callable[[str], None] | None = None) -> CheckReport:
         unfinished = self.submit(erasure.left_to_erase)
@@ -463,11 +473,13 @@ class LocalStore(RunFiles):
         return moved
 
     def erase(self, *, now: bool = False) -> None:
-        """Erases removed data: from the catalog's file only if that is due, or `now`. Other work may go on meanwhile.
-        Raises as `fold`."""
+        """Erases removed data: from the catalog's file only if that is due, or `now`; if that fails, the next opening
+        tries again. Other work may go on meanwhile. Raises as `fold`."""
+        if now:
+            self.submit(rewriting.make_due)
         with self.embeddings_lock:
             erasure.erase(self)
-        if self.is_erase_due() or (now and self.submit(rewriting.waits_since)):
+        if self.is_erase_due():
             self.erase_catalog()
 
     def find_text(self, text: str) -> list[tuple[str, int]]:
@@ -479,12 +491,15 @@ class LocalStore(RunFiles):
 
     def erase_state(self) -> ErasureState:
         since = self.submit(rewriting.waits_since)
-        due = None if since is None else since + timedelta(hours=self._erase_within_h)
+        due = None if since is None else rewriting.due_at(since, self._erase_within_h)
         return ErasureState(since, due, receipts.public_key(self.submit(erasures.seed)))
 
-    def sign_receipt(self, pending: str) -> str:
-        """Completes and signs the receipt of an erasure. Raises ReceiptInvalid if the store does not know it,
-        ReceiptPending while something is left to erase."""
+    def sign_receipt(self, pending: str | None) -> str:
+        """Completes and signs the receipt of an erasure; None: signs one of all, in times and numbers. Raises
+        ReceiptInvalid if the store does not know it, ReceiptPending while something is left to erase."""
+        if pending is None:
+            self._require_none_left()
+            return receipts.signed_log(self.submit(erasures.seed), self.submit(erasures.recorded))
         if receipts.read(pending).public_key != self.erase_state().public_key:
             raise ReceiptInvalid(detail="it is of another store")
         made = self.submit(erasures.with_receipt, receipts.sha256(pending))
@@ -495,9 +510,12 @@ class LocalStore(RunFiles):
             if due is None:
                 raise ReceiptPending(detail="a run that is in progress may show what was deleted")
             raise ReceiptPending(detail=f"to be erased by {due:%F %T} UTC, or by facepipe erase --now")
+        self._require_none_left()
+        return receipts.signed(pending, self.submit(erasures.seed), made)
+
+    def _require_none_left(self) -> None:
         if self.submit(erasure.left_to_erase):
             raise ReceiptPending(detail="other deletions are being erased; facepipe erase --now does it at once")
-        return receipts.signed(pending, self.submit(erasures.seed), made)
 
     def erase_catalog(self) -> None:
         """Erases removed data from the catalog's file."""

@@ -26,8 +26,8 @@ from pipeline.types import utc_now
 
 FORMAT: Final = "facepipe erasure receipt"
 VERSION: Final = 1
-PENDING, ERASED = "pending", "erased"  # states
-NAME, EXTERNAL_ID, SHA256 = "name", "external_id", "sha256"  # kinds of values that can be verified
+PENDING, ERASED, LOG = "pending", "erased", "log"  # states; a log is of all erasures, without digests
+NAME, SHA256 = "name", "sha256"  # kinds of values
 # What `erasure` covers, before a receipt is signed.
 REWRITTEN: Final = (
     "catalog",
@@ -84,8 +84,7 @@ def pending(key: str, erased: Iterable[tuple[str, Values, int]], *, keeps_digest
         }
         for kind, values, kept in erased
     ]
-    content = {"format": FORMAT, "version": VERSION, "state": PENDING, "made_at": _time(utc_now())}
-    return _written({**content, "public_key": key, "salt": salt, "parts": parts})
+    return _written(_content(PENDING, key, salt, parts))
 
 
 def read(text: str) -> Receipt:
@@ -101,7 +100,7 @@ def read(text: str) -> Receipt:
         raise ReceiptInvalid(detail=f"it has version {version}, and this facepipe reads up to {VERSION}: upgrade it")
     try:
         receipt = Receipt(content["state"], content["public_key"], content["salt"], content["parts"], content)
-        fits = version == VERSION and receipt.state in (PENDING, ERASED)
+        fits = version == VERSION and receipt.state in (PENDING, ERASED, LOG)
         fits &= len(bytes.fromhex(receipt.public_key)) == len(bytes.fromhex(receipt.salt)) == 32
         if fits and all(isinstance(digests, list) for part in receipt.parts for digests in part["digests"].values()):
             return receipt
@@ -115,21 +114,14 @@ def signed(text: str, seed: str, erasures: Sequence[Erasure]) -> str:
     out."""
     receipt = read(text)
     made = {each.kind: each for each in erasures}
-    parts = [
-        {
-            **part,
-            "deleted_at": _time(row.deleted_at),
-            "erased_at": row.erased_at and _time(row.erased_at),
-            "people": row.people,
-            "faces": row.faces,
-            "photos": row.photos,
-        }
-        for part in receipt.parts
-        if (row := made.get(part["kind"])) is not None
-    ]
-    content = {**receipt.content, "state": ERASED, "parts": parts, "rewritten": [*REWRITTEN]}
-    content["pending_sha256"] = sha256(text)
-    return _written({**content, "signature": _private(seed).sign(_canonical(content)).hex()})
+    parts = [{**part, **_numbers(row)} for part in receipt.parts if (row := made.get(part["kind"])) is not None]
+    return _signed({**receipt.content, "state": ERASED, "parts": parts, "pending_sha256": sha256(text)}, seed)
+
+
+def signed_log(seed: str, erasures: Iterable[Erasure]) -> str:
+    """A signed receipt of these erasures in times and numbers, also of those that have none of their own."""
+    parts = [{"kind": each.kind, "digests": {}, **_numbers(each)} for each in erasures]
+    return _signed(_content(LOG, public_key(seed), secrets.token_hex(32), parts), seed)
 
 
 def require_signature(receipt: Receipt, key: str) -> None:
@@ -141,6 +133,21 @@ def require_signature(receipt: Receipt, key: str) -> None:
         Ed25519PublicKey.from_public_bytes(bytes.fromhex(key)).verify(signature, _canonical(receipt.content))
     except (InvalidSignature, KeyError, TypeError, ValueError) as exc:
         raise ReceiptInvalid(detail="it was changed after it was signed") from exc
+
+
+def _content(state: str, key: str, salt: str, parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    content = {"format": FORMAT, "version": VERSION, "state": state, "made_at": _time(utc_now())}
+    return {**content, "public_key": key, "salt": salt, "parts": parts}
+
+
+def _numbers(row: Erasure) -> dict[str, Any]:
+    return {
+        "deleted_at": _time(row.deleted_at),
+        "erased_at": row.erased_at and _time(row.erased_at),
+        "people": row.people,
+        "faces": row.faces,
+        "photos": row.photos,
+    }
 
 
 def _normal(kind: str, text: str) -> str:
@@ -155,6 +162,11 @@ def _canonical(content: Mapping[str, Any]) -> bytes:
     """What is signed: all but the signature."""
     own = {name: value for name, value in content.items() if name != "signature"}
     return json.dumps(own, sort_keys=True, separators=(",", ":")).encode()
+
+
+def _signed(content: Mapping[str, Any], seed: str) -> str:
+    content = {**content, "rewritten": [*REWRITTEN]}
+    return _written({**content, "signature": _private(seed).sign(_canonical(content)).hex()})
 
 
 def _written(content: Mapping[str, Any]) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import datetime
 from functools import cached_property
 from typing import Any, Final, NamedTuple, TypeAlias, TypedDict
@@ -24,10 +24,11 @@ from pipeline.types import DRAWN, FORGOTTEN, FloatArray, IntArray, Measured
 
 USER, API, LABEL, RUN = "user", "api", "label", "run"  # origins of changes
 INSERT, UPDATE, MERGE = "insert", "update", "merge"  # kinds of changes; INSERT only inserts and counts
-ADD_FACE: Final = "add_face"  # adds a face that a user drew
+ADD_FACE: Final = "add_face"  # adds a face that a user drew or posted
+DELETE_DIRECTORY: Final = "delete_directory"  # with everybody and all photos of runs
 # Kinds that delete persons with all their data, or photos.
 NEVER_UNDONE: Final = frozenset(
-    {"delete", "delete_merged", "delete_directory", "forget", "forget_photos", "replace_photos"}
+    {"delete", "delete_merged", DELETE_DIRECTORY, "forget", "forget_photos", "replace_photos"}
 )
 COUNTERS: Final = ("occurrence", "last_occurrence_at")  # person columns
 
@@ -229,6 +230,7 @@ class PersonRecord:
     metadata: str | None = None  # JSON object: further client fields, as sent
     ignored: bool = False
     occurrence: int = 1
+    cover: int | None = None  # the face that the web UI shows; None, or no face of the person any more: the reference
     image_guid: str | None = None  # None: no face of this person is known, or its photo cannot be read
 
     @classmethod
@@ -457,6 +459,14 @@ class Remembered:
     precision: float | None = None
     cut: float | None = None
 
+    def __str__(self) -> str:
+        """For users; empty if nothing was set."""
+        parts = [f"T {self.threshold}"] if self.threshold is not None else []
+        if self.method is not None:
+            target = "" if self.precision is None else f" at precision {self.precision:g}"
+            parts.append(f"regroup by {self.method}{target if self.cut is None else f', cut {self.cut:g}'}")
+        return ", ".join(parts)
+
 
 @dataclass(frozen=True)
 class Rows:
@@ -518,13 +528,12 @@ class Change:
     pictures: Mapping[str, Picture] = field(default_factory=dict)  # by person, of new references with a picture
     vectors: Mapping[int, FaceVector] = field(default_factory=dict)  # of new references, by face id
     admitted: Mapping[int, FloatArray] = field(default_factory=dict)  # vectors of formerly rejected faces, by face id
-    drawn: DrawnFace | None = None  # a new face; one that `after` has as missing is deleted
+    drawn: DrawnFace | None = None  # a new face; one that `after` has as missing is deleted, as a posted one
     # As `vectors`, by the other generation if there is one: its model measured the faces.
     measured: Mapping[int, Measured] = field(default_factory=dict)
     undoes: int | None = None  # of undo and redo: the affected correction
     deleted: Sequence[str] = ()  # persons deleted with all their faces
-    # kinds of digests kept of them and of `leaving` (`catalog.forgotten`); None: photos that show only them stay, too
-    remembered: Set[str] | None = None
+    remembered: Set[str] = frozenset()  # kinds of digests kept of them and of `leaving` (`catalog.forgotten`)
     leaving: Sequence[int] = ()  # media of runs deleted with their faces
     leaving_status: str = FORGOTTEN
     labels: Sequence[MediaLabel] = ()  # stored with it
@@ -560,11 +569,17 @@ class Change:
 
     @cached_property
     def logged(self) -> tuple[Rows, Rows]:
-        """The rows before and after it that are logged for an undo. Undoing a post keeps new persons and references."""
+        """The rows before and after it that are logged for an undo. Undoing a post keeps new persons and references,
+        unless a user made it."""
         if not self.can_be_undone:
             return Rows(), Rows()
         if self.photo is None:
             return self.before, self.after
+        if self.kind == ADD_FACE:
+            faces = {f.face_id: {"person_id": f.person_id, "outcome": f.outcome} for f in self.photo.faces}
+            missing = dict.fromkeys(self.after.references)
+            was = replace(self.before, faces=dict.fromkeys(faces), references=missing)
+            return was, replace(self.after, faces=faces)
         before, after = {}, {}
         for person_id, new in self.after.persons.items():
             old = self.before.persons[person_id]
@@ -580,6 +595,14 @@ class Change:
         """Caches the log texts: thousands of rows take as long as the transaction."""
         for rows in self.logged:
             _ = rows.person_ids, self.undoes is not None or rows.texts
+
+
+@dataclass(frozen=True)
+class Deleted:
+    """What a directory had, or all of an account's."""
+
+    people: int
+    photos: int
 
 
 @dataclass(frozen=True)
@@ -665,6 +688,7 @@ class PersonChange:
     ignored: bool | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict)  # further JSON fields; None removes one
     joined: bool = False  # no name was sent: it is joined from the first and last name, if given
+    cover: int | None = None  # the face that the web UI shows
 
 
 NO_CHANGE: Final = PersonChange()
@@ -676,15 +700,15 @@ class CorrectionRequest:
 
     account_id: int
     directory: str
-    # name, update, hide, unhide, merge, unmerge, split, move, not_same, delete (a record), delete_merged (its whole
-    # merged set), forget, forget_photos, allow_twice, disallow_twice, add_face, regroup, label, undo (undoing an undo
-    # is logged as a redo).
+    # name, update, hide, unhide, cover, merge, unmerge, split, move, not_same, delete (a record), delete_merged (its
+    # whole merged set), forget, forget_photos, allow_twice, disallow_twice, add_face, regroup, label, undo (undoing an
+    # undo is logged as a redo).
     kind: str
     # Of a move or add_face: the person, or empty. Of a regroup: it decides only their faces and those of people near
     # them; empty: all.
     person_ids: Sequence[str] = ()
     face_ids: Sequence[int] = ()
-    change: PersonChange = NO_CHANGE  # of the persons; for a merge, its root; for add_face, only a new person's name
+    change: PersonChange = NO_CHANGE  # of the persons; of a merge, its root; of move and add_face, a new person's name
     anyway: bool = False  # overrides a cannot-link constraint in a merge
     origin: str = USER
     gate: MatchSettings | None = None  # of regroup, label and add_face
@@ -719,7 +743,9 @@ class KeptApart:
 
     person_id: str
     other_id: str
-    reason: str  # name or external id (different), stated (by a correction), photo (both are on it)
+    # name or external id (different), stated (by a correction), photo (both are on it), hidden (one of them)
+    reason: str
+    faces: Sequence[int] = ()  # of the first, that are like the other's and stay
 
 
 @dataclass(frozen=True)
@@ -856,6 +882,7 @@ class CorrectionAnswer:
     undone_by: int | None = None  # the undo; undoing that restores it
     names: Mapping[str, str] = field(default_factory=dict)  # of the persons and deleted ones
     kept_photos: Mapping[str, int] = field(default_factory=dict)  # of forget: those that show others, path -> media id
+    kept_posts: int = 0  # of forget: posted photos that show others
     tag: str | None = None  # of add_face: why the face has no vector
     # of a dry run of forget and forget_photos, by kind (`catalog.erasures`)
     erased: Mapping[str, Sequence[str]] = field(default_factory=dict)
@@ -968,6 +995,7 @@ class ShardCommit:
     changes: Sequence[Change] = ()  # one per directory
     finished_run_shards: Sequence[int] = ()  # whose run shard files are unneeded
     face_changes: Sequence[FaceChange] = ()
+    forgotten: Sequence[int] = ()  # of the media: committed without path, hashes and texts
 
     @property
     def pictures(self) -> list[Picture]:

@@ -15,7 +15,7 @@ import pyarrow as pa
 from pipeline.types import QUALITIES
 
 FORMAT_VERSION: Final = 1  # of the folder's layout; raised if older readers would fail
-SCHEMA_VERSION: Final = 11  # of the tables; opening a store upgrades it
+SCHEMA_VERSION: Final = 12  # of the tables; opening a store upgrades it
 MAX_DIRECTORIES: Final = 10  # per account, with identities
 
 
@@ -75,7 +75,7 @@ _COLUMNS: Final = {
         path VARCHAR, sha256 VARCHAR, pixel_hash VARCHAR,
         bytes BIGINT, width INTEGER, height INTEGER, format VARCHAR,
         status VARCHAR, reason VARCHAR, name VARCHAR, external_id VARCHAR, extra VARCHAR,
-        duplicate_of BIGINT, added_at TIMESTAMP, gone_at TIMESTAMP
+        duplicate_of BIGINT, added_at TIMESTAMP, gone_at TIMESTAMP, taken_at TIMESTAMP
     """,
     "faces": """
         face_id BIGINT, media_id BIGINT, ordinal INTEGER, person_id UUID, outcome VARCHAR
@@ -96,7 +96,7 @@ _COLUMNS: Final = {
         name VARCHAR, first_name VARCHAR, last_name VARCHAR, external_id VARCHAR,
         tags VARCHAR, metadata VARCHAR, ignored BOOLEAN,
         occurrence BIGINT, last_occurrence_at TIMESTAMP, added_at TIMESTAMP, modified_at TIMESTAMP,
-        commit_number BIGINT
+        commit_number BIGINT, cover BIGINT
     """,
     "reference_faces": """
         generation INTEGER, person_id UUID, face_id BIGINT, image_guid VARCHAR, seq BIGINT, commit_number BIGINT
@@ -183,7 +183,7 @@ _PERSONS_VIEW: Final = """
 
 # Public: names and columns change only with a major version.
 VIEWS: Final[dict[str, str]] = {
-    "media": "SELECT media_id, path, sha256, status, reason, width, height FROM core.media",
+    "media": "SELECT media_id, path, sha256, status, reason, width, height, taken_at FROM core.media",
     "faces": """
     SELECT f.face_id, f.media_id, m.path, f.person_id::VARCHAR AS person_id, f.outcome, d.x1, d.y1, d.x2, d.y2,
         d.confidence, d.center_pose_quality, d.sharpness_quality, d.contrast_quality, d.similarity_score

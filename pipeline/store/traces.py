@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import mmap
+import re
 import unicodedata
+import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
@@ -18,20 +20,26 @@ from pipeline.store.files.durable import Folder
 from pipeline.store.schema import TABLES
 
 LEAST_BYTES: Final = 4  # shorter texts are everywhere by chance: they are only searched as whole values of columns
+_UUID: Final = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _ROWS: Final = 65_536
 
 
 def forms(text: str) -> list[str]:
-    """The text as a store may have it: in each Unicode form, and as JSON escapes it."""
+    """The text as a store may have it: in each Unicode form, and as JSON escapes it, also JSON in JSON."""
     plain = [text, *(unicodedata.normalize(form, text) for form in ("NFC", "NFD"))]
-    return [*dict.fromkeys([*plain, *(json.dumps(each)[1:-1] for each in plain)])]
+    texts = [*plain, *(json.dumps(each, ensure_ascii=False)[1:-1] for each in plain)]
+    return [*dict.fromkeys([*texts, *(json.dumps(each)[1:-1] for each in texts)])]
 
 
 def patterns_of_text(text: str) -> list[bytes]:
-    """The bytes to search for; none for a short text."""
+    """The bytes to search for, of a UUID also as a number; none for a short text."""
     if len(text.encode()) < LEAST_BYTES:
         return []
-    return [form.encode(code) for form in forms(text) for code in ("utf-8", "utf-16-le", "utf-16-be")]
+    texts = [form.encode(code) for form in forms(text) for code in ("utf-8", "utf-16-le", "utf-16-be")]
+    if not _UUID.fullmatch(text):
+        return texts
+    data = uuid.UUID(text).bytes
+    return [*texts, data, data[:7:-1] + data[7:0:-1] + bytes([data[0] ^ 0x80])]  # the last: as DuckDB has it
 
 
 def patterns_of_photo(data: bytes) -> list[bytes]:
@@ -79,13 +87,14 @@ def _buffers(file: Path) -> Iterator[bytes]:
 
 
 def in_table(catalog: Catalog, table: str, text: str) -> list[tuple[str, int]]:
-    """The text columns of a table in `core` that contain the text, with the number of rows. A short text must be the
-    whole value."""
-    columns = [name for name, kind in TABLES[table].items() if kind == "VARCHAR"]
+    """The text columns of a table in `core`, for a UUID also those of ids, that contain the text, with the number of
+    rows. A short text must be the whole value."""
+    kinds = ("VARCHAR", "UUID", "UUID[]") if _UUID.fullmatch(text) else ("VARCHAR",)
+    columns = [name for name, kind in TABLES[table].items() if kind in kinds]
     if not columns:
         return []
     is_short = len(text.encode()) < LEAST_BYTES
     condition = "list_contains($1, {})" if is_short else "list_bool_or([contains({}, x) FOR x IN $1])"
-    counts = ", ".join(f"count_if({condition.format(name)})" for name in (f'"{name}"' for name in columns))
+    counts = ", ".join(f"count_if({condition.format(name)})" for name in (f'"{name}"::VARCHAR' for name in columns))
     (found,) = catalog.rows(f"SELECT {counts} FROM core.{table}", [forms(text)])
     return [(f"core.{table}.{name}", count) for name, count in zip(columns, found, strict=True) if count]

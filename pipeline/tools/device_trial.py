@@ -21,6 +21,7 @@ from pipeline.jobs.models import load_extractor
 from pipeline.jobs.store_identity import make_identity
 from pipeline.runtime.device import describe, device_errors, is_cuda, resolve_device
 from pipeline.runtime.optional_kernels import outcomes
+from pipeline.texts import install_extra
 from pipeline.tools.doctor import FAIL, OK, WARN, Finding
 from pipeline.tools.sample_photos import portrait
 from pipeline.types import DecodedImage, FloatArray, boxes_of
@@ -42,7 +43,7 @@ def try_device(settings: Settings) -> list[Finding]:
             for finding in _tried(settings):
                 findings.append(finding)  # those before an error stay
     except UsageError as exc:  # the photo's package is missing
-        findings.append(Finding("trial", WARN, str(exc), 'pip install "facepipe[demo]"'))
+        findings.append(Finding("trial", WARN, str(exc), install_extra("demo")))
     except FacepipeError as exc:
         findings.append(Finding("trial", FAIL, str(exc), _BROKEN))
     return findings

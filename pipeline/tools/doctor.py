@@ -13,8 +13,9 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.config import OPENVINO, TORCH, Settings
+from pipeline.config import ENV_STORE, OPENVINO, TORCH, Settings
 from pipeline.errors import FacepipeError, WeightsCorrupt
+from pipeline.texts import counted, install_extra
 
 if TYPE_CHECKING:
     from pipeline.jobs.store import Store
@@ -47,10 +48,13 @@ class Finding:
         return [first] if self.cure is None else [first, f"{'':<18} -> {self.cure}"]
 
 
+_NO_STORE = Finding("store", OK, f"none is named; --store DIR or {ENV_STORE} names one")
+
+
 def examine(settings: Settings, store: Path | None) -> list[Finding]:
     """Runs all checks in a run's order; those that need torch only if it loads."""
     findings = [_python(), _torch()]
-    store_findings, store_weights = ([], None) if store is None else _store(store, settings)
+    store_findings, store_weights = ([_NO_STORE], None) if store is None else _store(store, settings)
     if findings[-1].level != FAIL:
         device = _device(settings)
         weights, weight_set = _weights(settings, store_weights)
@@ -178,7 +182,7 @@ def _speed(settings: Settings, weights: WeightSet) -> Finding:
         cache = cache_folder(settings.model.cache)
         runtime = choose_backend(settings.run.backend, device, cache, threads=1)
     except FacepipeError as exc:
-        return Finding("speed", FAIL, str(exc), 'pip install "facepipe[fast]", or leave run.backend at auto')
+        return Finding("speed", FAIL, str(exc), f"{install_extra('fast')}, or leave run.backend at auto")
     missing = [package for package in _SPEED if not _can_import(package)]
     installed = ", ".join(f"{package} {_version(package)}" for package in _SPEED if package not in missing)
     network = TORCH if runtime is None else OPENVINO
@@ -186,7 +190,7 @@ def _speed(settings: Settings, weights: WeightSet) -> Finding:
     if not missing or is_cuda(device):
         return Finding("speed", OK, detail)
     slower = "; ".join(f"without {package} slower: {_SPEED[package]}" for package in missing)
-    return Finding("speed", WARN, f"{detail}; {slower}", 'pip install "facepipe[fast]"')
+    return Finding("speed", WARN, f"{detail}; {slower}", install_extra("fast"))
 
 
 def _can_import(package: str) -> bool:
@@ -251,7 +255,7 @@ def _store(path: Path, settings: Settings) -> tuple[list[Finding], str | None]:
             expected = _expectations(store, settings, directories)
     except FacepipeError as exc:
         return [Finding("store", FAIL, str(exc), f"facepipe check --store {path}")], None
-    number = f"{len(accounts)} account{'' if len(accounts) == 1 else 's'}"
+    number = counted(len(accounts), "account")
     detail = f"{path}: opens; weights {identity.weights}, {number}; `facepipe check` reads all of it"
     left = [Finding("threshold", WARN, f"of {row.user_id}: {note}") for row, note in notes if note is not None]
     return [Finding("store", OK, detail), *left, *expected], identity.weights

@@ -24,6 +24,7 @@ import pillow_heif
 from PIL import Image, ImageEnhance, ImageFilter, ImageOps
 
 from pipeline.errors import ImageTooLarge, ImageTruncated, ImageUnsupported, UsageError
+from pipeline.texts import install_extra
 from pipeline.types import CENTER_POSE, CONTRAST, DUPLICATE, NO_FACE, OK, SHARPNESS
 
 HOPPER: Final = "Grace Hopper"
@@ -88,7 +89,7 @@ def _original(name: str) -> Path:
     if path is None or not path.is_file():
         raise UsageError(
             message=f'The sample photos come with the package "{package}", which is missing or incomplete. '
-            'Run: pip install "facepipe[demo]"'
+            f"Run: {install_extra('demo')}"
         )
     return path
 

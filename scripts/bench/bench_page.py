@@ -13,26 +13,32 @@ which each pair would be one.
 
 Asserts that the last card of each grid has its picture; that those who were called the same are one before and after
 the regroup, those who were not are two and are not asked about again, and the skipped ones become one.
+
+In another store, a photo of `--crowd` faces, every fifth of whom is nobody's, is opened in the dialog, and arrow keys
+go to the last of these. Asserts that all faces are listed. `--only-crowd` measures this alone, and writes no result.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import time
 from collections.abc import Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import psutil
+import pyarrow as pa
 from bench_serve import Server, ask, hand_over, serving, spread
 from chromium import launched, sign_in
 from coded_faces import CodedExtractor, Shown
-from coded_store import PASSWORD, USER, copied, extracted_run, make_store
+from coded_store import PASSWORD, USER, copied, extracted_photos, extracted_run, make_store
 from harness import argument_parser, settings_of, write_result
-from page_measures import Traffic, first_paint, press, scroll_through
+from page_measures import Traffic, first_paint, frame_figures, go_through, open_photo, press, scroll_through
 from PIL import Image
 
 from pipeline.evaluation.bench.harness import Timing
@@ -48,6 +54,8 @@ NARROW, WIDE = 0.03, 0.3  # T: between a photo and the first of its person, and 
 ANSWERS = "snsnk"  # again and again
 _SHARD_ROWS = 5_000
 _PICTURE_PX = 200
+_CROWD_COLUMNS, _CELL_PX = 25, 64  # of the photo of a crowd
+_NOBODYS = 5  # one in so many
 _CROP_BYTES = 8_000  # of what the server would make of a photo that is posted; none is
 _VIEWPORT = {"width": 1280, "height": 800}
 _PAIR = """() => {
@@ -214,6 +222,44 @@ def check_asked(answers: Mapping[Pair, str], asked: Sequence[Sequence[str]]) -> 
     assert not again, f"asked again: {again}"
 
 
+def crowd(faces: int) -> tuple[bytes, pa.Table]:
+    """A photo, and its faces side by side in rows."""
+    table = Pictures().table([Shown(k, 0, 0.9 if k % _NOBODYS else 0.1) for k in range(faces)])
+    across, down = np.arange(faces) % _CROWD_COLUMNS * _CELL_PX, np.arange(faces) // _CROWD_COLUMNS * _CELL_PX
+    for name, start in {"x1": across, "y1": down, "x2": across + 40, "y2": down + 40}.items():
+        table = table.set_column(table.column_names.index(name), name, pa.array(start, pa.float32()))
+    file = BytesIO()
+    with Image.open(BytesIO(portrait())) as image:
+        size = _CROWD_COLUMNS * _CELL_PX, int(down[-1]) + _CELL_PX
+        image.convert("RGB").resize(size).save(file, "JPEG", quality=90)
+    return file.getvalue(), table
+
+
+def photo_of_crowd(browser: Browser, faces: int) -> dict[str, Any]:
+    """Opened, and gone through by arrow keys."""
+    with TemporaryDirectory() as folder:
+        store, photos = Path(folder) / "store", Path(folder) / "photos"
+        with make_store(store, SIZE, ((1e-5, NARROW), (1e-3, WIDE))) as client:
+            data, table = crowd(faces)
+            extracted_photos(client, "crowd", [data], [table], 1, folder=photos, threshold=NARROW)
+        with serving(store, _CROP_BYTES, "--threshold", str(NARROW), "--photo-roots", str(photos)) as server:
+            hand_over(store, "crowd")
+            visit = Visit(browser, server)
+            page = visit.fresh().new_page()
+            page.goto(f"{visit.url}#/unassigned")
+            page.wait_for_load_state("networkidle")
+            page.locator(".card button").first.focus()
+            traffic = Traffic(page)
+            opened = open_photo(page, faces)
+            listed = page.get_by_role("list", name="Faces on the photo").get_by_role("listitem")
+            assert listed.count() == faces, f"{listed.count()} of {faces} faces are listed"
+            nobodys = -(-faces // _NOBODYS)
+            frames = go_through(page, nobodys - 1)
+            assert page.get_by_role("button", name="Next").is_disabled(), "the last face was not reached"
+            figures = {"faces": faces, "opened_seconds": opened, **frame_figures(frames)}
+            return {f"crowd_{name}": value for name, value in figures.items()} | traffic.figures("crowd")
+
+
 def measure(store: Path, photos: Path, args: argparse.Namespace) -> tuple[dict[str, Timing], dict[str, Any]]:
     figures: dict[str, Any] = {"load_average_before": os.getloadavg()[0]}
     options = ("--threshold", str(NARROW), "--photo-roots", str(photos))
@@ -238,6 +284,7 @@ def measure(store: Path, photos: Path, args: argparse.Namespace) -> tuple[dict[s
         figures |= {"review_after_pairs": len(asked), "review_after_server_cpu_seconds": cost()}
         check_joined(answers, roots_of(store), "sk")
         check_asked(answers, asked)
+        figures |= photo_of_crowd(browser, args.crowd)
         figures |= {f"answered_{key}": list(answers.values()).count(key) for key in sorted(set(ANSWERS))}
         figures |= {"server_rss_end_bytes": server.rss_bytes(), "server_rss_peak_bytes": server.rss_bytes(peak=True)}
     return people | faces | answered, figures | {"load_average_after": os.getloadavg()[0]}
@@ -248,9 +295,15 @@ def main() -> None:
     parser.add_argument("--people", type=int, default=10_000)
     parser.add_argument("--pairs", type=int, default=100, help="of people who may be one")
     parser.add_argument("--faces", type=int, default=20_000, help="of the one who has most")
+    parser.add_argument("--crowd", type=int, default=500, help="faces of one photo")
+    parser.add_argument("--only-crowd", action="store_true", help="opens only that photo")
     parser.add_argument("--repeats", type=int, default=5, help="of each first paint")
     parser.add_argument("--template", type=Path, help="keeps the prepared store here, or takes it from here")
     args = parser.parse_args()
+    if args.only_crowd:
+        with launched() as browser:
+            print(json.dumps(photo_of_crowd(browser, args.crowd), indent=1))
+        return
     with copied(args.template, lambda store, photos: prepared(store, photos, args)) as (store, photos):
         timings, figures = measure(store, photos, args)
     write_result("page", settings_of(args), timings, figures, args)

@@ -6,9 +6,10 @@ import hashlib
 import os
 import shutil
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
+from itertools import accumulate, islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TypeAlias
@@ -147,10 +148,25 @@ def extracted_run(
     folder: Path | None = None,
     threshold: float | None = None,
 ) -> RunRow:
-    """A planned run of one photo per face, in shards of `rows`, whose extraction is done: each shard is ready to be
-    enrolled, by `threshold` or else the default. With `folder` the photos lie there."""
+    """`extracted_photos` of one photo per face."""
+    tables = (extractor.table([face]) for face in faces)
+    return extracted_photos(client, source, [*map(photo, faces)], tables, rows, directory, folder, threshold)
+
+
+def extracted_photos(
+    client: LocalStore,
+    source: str,
+    photos: Sequence[bytes],
+    tables: Iterable[pa.Table],
+    rows: int,
+    directory: str = "main",
+    folder: Path | None = None,
+    threshold: float | None = None,
+) -> RunRow:
+    """A planned run of these photos with their `tables` of faces, in shards of `rows`, whose extraction is done: each
+    shard is ready to be enrolled, by `threshold` or else the default. With `folder` the photos lie there."""
     decode, pixel_hash = Decoder(load_settings(environ={}).decode), PixelHash(client.identity.pixel_key)
-    photos = [photo(face) for face in faces]
+    tables = iter(tables)
     paths = [f"{k}.png" if folder is None else str(folder / f"{k}.png") for k in range(len(photos))]
     files = [(p, hashlib.sha256(data).hexdigest(), len(data)) for p, data in zip(paths, photos, strict=True)]
     if folder is not None:
@@ -159,9 +175,9 @@ def extracted_run(
             Path(path).write_bytes(data)
     run = _plan(client, source, files, rows, directory, threshold)
     schema = shard_schema(client.identity.embedding_size)
-    for shard, start in enumerate(range(0, len(faces), rows)):
+    for shard, start in enumerate(range(0, len(photos), rows)):
         images = [decode(data) for data in photos[start : start + rows]]
-        table = pa.concat_tables(extractor.table([face]) for face in faces[start : start + rows])
+        found = [*islice(tables, rows)]
         columns = {
             "row": pa.array(range(start, start + len(images)), pa.int64()),
             "status": pa.array([OK] * len(images)),
@@ -171,8 +187,10 @@ def extracted_run(
             "width": pa.array([image.width for image in images], pa.int32()),
             "height": pa.array([image.height for image in images], pa.int32()),
             "format": pa.array([image.format for image in images]),
+            "taken_at": pa.array([image.taken_at for image in images], pa.timestamp("us")),
             "faces": pa.ListArray.from_arrays(
-                pa.array(range(len(images) + 1), pa.int32()), table.to_struct_array().combine_chunks()
+                pa.array([*accumulate(map(len, found), initial=0)], pa.int32()),
+                pa.concat_tables(found).to_struct_array().combine_chunks(),
             ),
         }
         client.write_run_shard(run.run_id, shard, pa.table(columns).cast(schema), {})

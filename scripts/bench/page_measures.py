@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 LONG_MS = 50  # a frame that took longer is felt
 CARDS = 30  # about a screen
 _WHEEL_PX, _WHEEL_EVERY_MS = 1000, 16
+_KEY_EVERY_MS = 33  # a held key repeats so
 _STEPS = 5  # of the wheel between two looks whether it was enough
 _WAIT_MS = 600_000
 
@@ -91,6 +92,23 @@ _ARM = """() => {
     });
 }"""
 
+# Settled once the dialog has the photo with so many boxes, in milliseconds from the key.
+_ARM_DIALOG = """(boxes) => {
+    window.opened = new Promise((done) => {
+        const pressed = () => {
+            const begun = performance.now();
+            const look = () => {
+                const dialog = document.querySelector("dialog");
+                const there = dialog?.querySelectorAll(".box").length === boxes;
+                if (there && dialog.querySelector(".photo img").naturalWidth) done(performance.now() - begun);
+                else requestAnimationFrame(look);
+            };
+            requestAnimationFrame(look);
+        };
+        addEventListener("keydown", pressed, { once: true, capture: true });
+    });
+}"""
+
 
 class Traffic:
     """What crosses the network, as Chromium counts it: requests and bytes of the page's code, its API, its pictures."""
@@ -151,6 +169,23 @@ def scroll_through(page: Page, name: str, cards: int) -> tuple[list[float], dict
     }
     named = {f"{name}_{key}": value for key, value in figures.items()}
     return [ms / 1000 for ms in there["frames"]], named, last["text"]
+
+
+def open_photo(page: Page, faces: int) -> float:
+    """Opens the photo of the card that has the focus. Seconds until it is there with so many boxes."""
+    page.evaluate(_ARM_DIALOG, faces)
+    page.keyboard.press("p")
+    return float(page.evaluate("() => window.opened")) / 1000
+
+
+def go_through(page: Page, keys: int) -> list[float]:
+    """Presses an arrow key so often. Milliseconds of each frame meanwhile."""
+    page.evaluate(_RECORD)
+    for _ in range(keys):
+        page.keyboard.press("ArrowRight")
+        page.wait_for_timeout(_KEY_EVERY_MS)
+    frames: list[float] = page.evaluate(_RECORDED)["frames"]
+    return frames
 
 
 def frame_figures(milliseconds: Sequence[float]) -> dict[str, float]:

@@ -18,7 +18,7 @@ _TIMEOUT_S = 110
 def tests(options: Options, found: Findings) -> None:
     lacking = [name for name in missing_packages()[1] if name in ("pytest", "pytest-timeout", "hypothesis")]
     if lacking:
-        raise Skipped(f"not installed: {', '.join(lacking)}; pip install 'facepipe[dev]'")
+        raise Skipped(f"not installed: {', '.join(lacking)}; pip install -e '.[dev]'")
     which = "cuda or (wait and not cpu)" if options.cuda else "nms and kernel"
     # One process a folder; a quick run takes the one that has the tests above.
     folders = FOLDERS if options.cuda and not options.quick else FOLDERS[:1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ from tests.browser.served import PASSWORD, USER, Served
 if TYPE_CHECKING:
     from playwright.sync_api import BrowserContext, ConsoleMessage, Locator
 
+AXE = Path(__file__).with_name("vendor") / "axe.min.js"
 _TIMEOUT_MS = 20_000  # of what a test waits for; a busy machine is not a failure
 
 
@@ -57,25 +59,38 @@ class Opened:
 
     def done(self) -> None:
         """Waits until the server has answered every change."""
-        self.expect(self.page.get_by_role("region", name="Last change")).to_have_attribute("aria-busy", "false")
+        self.expect(self.page.locator(".bar")).to_have_attribute("aria-busy", "false")
 
     def said(self, text: str) -> None:
         """Waits until the bar says it."""
-        self.expect(self.page.locator(".bar [role=status]")).to_contain_text(text)
+        self.expect(self.page.locator(".bar .said")).to_contain_text(text)
 
     def cards(self, label: str = "People") -> Locator:
         return self.page.get_by_role("list", name=label).get_by_role("listitem")
+
+    def findings(self) -> list[tuple[str, str]]:
+        """What axe-core finds: the rule, and the first element."""
+        if not self.page.evaluate("'axe' in window"):
+            self.page.evaluate(AXE.read_text("utf-8"))
+        results = self.page.evaluate("axe.run({ resultTypes: ['violations'] })")
+        return [(each["id"], each["nodes"][0]["html"]) for each in results["violations"]]
 
     def until(self, is_so: Callable[[], bool]) -> None:
         """Waits for what is not of the page; handlers of routes run meanwhile."""
         deadline = monotonic() + _TIMEOUT_MS / 1000
         while not is_so():
-            assert monotonic() < deadline, "waited in vain"
+            assert monotonic() < deadline, self.page.locator("body").aria_snapshot()
             self.page.wait_for_timeout(20)
 
     def has(self, count: int, label: str = "People") -> None:
         """Waits until the grid has so many cards."""
         self.expect(self.cards(label)).to_have_count(count)
+
+    def show(self, which: str) -> None:
+        """Of the grid of people, and waits for the answer."""
+        with self.page.expect_response(lambda response: f"show={which}" in response.url):
+            self.page.get_by_label("Show").select_option(which)
+        self.expect(self.page.locator("[aria-busy=false] > .window")).to_have_count(1)
 
     def choose(self, *places: int) -> None:
         """People of the grid."""

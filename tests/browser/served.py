@@ -31,15 +31,16 @@ DOUBT: Thresholds = ((1e-6, 0.005), (1e-3, 0.3))
 
 
 class Served:
-    """A server over an open store, which can go away and come back on the same port. `people`: what the command line
-    does, as another user does it meanwhile."""
+    """A server over an open store, which can go away and come back on the same port. `store` and
+    `people`: what the command line does, as another user does it meanwhile."""
 
     def __init__(self, client: LocalStore, service: IdentityService, settings: Settings, user: str = USER) -> None:
         self.user = user
         self._parts = client, service, settings
+        self.store = Store(client, settings, service)
         self._up = ExitStack()
         self._port = 0
-        self.people = People(Store(client, settings, service), user)
+        self.people = People(self.store, user)
         self.come()
 
     def come(self) -> None:
@@ -81,7 +82,7 @@ def make_store(path: Path, thresholds: Thresholds = THRESHOLDS) -> None:
 @contextmanager
 def serving(store: Path, **flags: object) -> Iterator[Served]:
     """`flags` set settings (`ui__photo_roots=...`)."""
-    settings = live_settings(serve__person_headers="optional", serve__workers=2, **flags)
+    settings = live_settings(**{"serve__person_headers": "optional", "serve__workers": 2, **flags})
     with LocalStore.open(store, command="serve") as client:
         client.create_account(OTHER, quick_hash(PASSWORD))
         service = IdentityService(client, CodedExtractor(SIZE), Decoder(settings.decode), settings)  # type: ignore[arg-type]

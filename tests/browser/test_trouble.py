@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from coded_faces import Shown, photo
 
+from pipeline.serve.admin import open_admin_port
 from tests.browser.opened import Opened
-from tests.browser.served import PASSWORD, Served
+from tests.browser.served import PASSWORD, USER, Served
+from tests.people.coded_archive import run_over, write_photo
 
 if TYPE_CHECKING:
     from playwright.sync_api import Route
@@ -96,3 +101,69 @@ def test_a_correction_whose_answer_was_lost_is_made_once(
     page.undo()
     page.has(4, "Faces")
     assert len(served.people.all()) == 8
+
+
+@pytest.mark.parametrize("button", ["Hide", "Cover picture", "Merge with…", "Not the same as…"])
+def test_a_server_that_restarts_before_its_answer_has_done_it_once(page: Opened, served: Served, button: str) -> None:
+    """The session is of the former server: who goes on signs in again."""
+    person = served.person("a1.png").person_id
+    page.open_person(person)
+    before = len(served.people.log(50))
+
+    def lose(route: Route) -> None:
+        route.fetch()
+        served.go()
+        served.come()
+        route.abort()
+
+    page.page.route("**/ui/api/corrections?*", lose, times=1)
+    if button == "Cover picture":
+        page.cards("Faces").nth(1).get_by_role("button").first.click()
+    page.button(button).click()
+    if button.endswith("…"):
+        page.page.get_by_role("dialog").get_by_role("listitem").first.get_by_role("button").click()
+    page.page.get_by_label("Password").fill(PASSWORD)
+    page.page.get_by_label("Password").press("Enter")
+    page.done()
+    assert len(served.people.log(50)) == before + 1
+    page.expect(page.page.locator(".bar .said")).not_to_contain_text("Saving")
+
+
+def test_a_name_in_the_grid_survives_a_server_that_is_gone(page: Opened, served: Served) -> None:
+    page.cards().first.get_by_role("link").focus()
+    page.page.keyboard.press("n")
+    page.expect(page.page.locator(".in-grid input")).to_be_focused()
+    served.go()
+    for name in ("Ada", "Berta"):
+        page.page.keyboard.type(name)
+        page.page.keyboard.press("Enter")
+    page.said("Saving: Named Berta")
+    served.come()
+    page.page.get_by_label("Password").fill(PASSWORD)
+    page.page.get_by_label("Password").press("Enter")
+    page.done()
+    assert {"Ada", "Berta"} <= {row.name for row in served.people.all()}
+
+
+def test_two_browsers_correct_one_person_while_a_run_commits(
+    page: Opened, open_page: Callable[..., Opened], served: Served, store: Path, tmp_path: Path
+) -> None:
+    person = served.person("a1.png").person_id
+    for number in range(30):
+        write_photo(tmp_path / "more", f"{number}.png", Shown(1, 20 + number), Shown(100 + number))
+    other = open_page(served)
+    other.sign_in()
+    other.open_person(person)
+    page.open_person(person)
+    with open_admin_port(served.store), ThreadPoolExecutor(1) as threads:
+        running = threads.submit(run_over, tmp_path / "more", store, account=USER)
+        for number in range(6):
+            for each, name in ((page, f"Ada {number}"), (other, f"Grace {number}")):
+                each.give_name(name)
+        assert running.result().images == 30
+        for each in (page, other):
+            each.done()
+    named = served.people.show(person)
+    assert str(named.name).split()[0] in ("Ada", "Grace")
+    assert named.faces >= 4 + 30
+    assert served.store.local.check().problems == []

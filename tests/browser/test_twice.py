@@ -10,7 +10,6 @@ from coded_faces import Shown
 
 from tests.browser.opened import Opened
 from tests.browser.served import Served, fill, serving
-from tests.browser.test_access import findings
 
 LIST = "Twice on a photo"
 
@@ -89,4 +88,4 @@ def test_a_phone_and_a_screen_reader(open_page: Callable[..., Opened], served: S
     page.has(3, LIST)
     page.page.wait_for_load_state("networkidle")
     assert page.page.evaluate("document.documentElement.scrollWidth") <= 360
-    assert findings(page) == []
+    assert page.findings() == []

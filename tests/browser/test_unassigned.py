@@ -47,11 +47,11 @@ def test_faces_are_said_to_be_somebodys_or_none_and_that_is_undone(unassigned: O
     page = unassigned
     has(page, POOR)
     first = page.cards(FACES).first
-    page.expect(first).to_contain_text("low center-pose")
+    page.expect(first).to_contain_text("turned away")
     assert first.locator("img").evaluate("image => image.decode().then(() => image.naturalWidth)") > 0
     first.get_by_role("button", name="Face 1", exact=True).press("Enter")  # by the keyboard
     page.button("This is").press("Enter")
-    page.pick("Ada")
+    page.button("Ada 1 photo").click()
     page.said("1 face: Ada")
     has(page, POOR - 1)
     page.done()
@@ -64,7 +64,7 @@ def test_faces_are_said_to_be_somebodys_or_none_and_that_is_undone(unassigned: O
     assert len(served.people.unassigned()) == POOR - 3
     page.page.get_by_label("Show").select_option("nobody")
     page.has(2, FACES)
-    page.expect(page.cards(FACES).first).to_contain_text("nobody's")
+    page.expect(page.cards(FACES).first).to_contain_text("nobody’s, you said")
     page.undo()
     page.expect(page.page.get_by_text("There is none.")).to_be_visible()
     page.page.get_by_label("Show").select_option("open")
@@ -72,6 +72,29 @@ def test_faces_are_said_to_be_somebodys_or_none_and_that_is_undone(unassigned: O
     page.undo()
     has(page, POOR)
     assert served.people.show("Ada").faces == 1
+
+
+def test_a_face_is_somebody_new_s_by_the_keyboard(unassigned: Opened, served: Served) -> None:
+    page, keys = unassigned, unassigned.page.keyboard
+    page.cards(FACES).first.get_by_role("button", name="Face 1", exact=True).press("Enter")
+    page.button("This is").press("Enter")
+    keys.type("Grace")
+    keys.press("Enter")
+    page.said("1 face: Grace")
+    page.done()
+    assert served.people.show("Grace").faces == 1
+    page.cards(FACES).first.get_by_role("button", name="Face 1", exact=True).press("Enter")
+    page.button("This is").press("Enter")
+    keys.type("Ada")
+    page.button("Somebody new: Ada").click()
+    page.page.get_by_role("dialog", name="taken").get_by_role("button", name="This is Ada").click()
+    page.said("1 face: Ada")
+    page.done()
+    assert served.people.show("Ada").faces == 2
+    page.undo()
+    page.undo()
+    has(page, POOR)
+    assert [row.name for row in served.people.all()] == ["Ada"]
 
 
 def test_an_undone_answer_is_back_in_its_place(unassigned: Opened) -> None:
@@ -96,5 +119,5 @@ def test_scrolling_shows_the_last_and_its_photo(unassigned: Opened) -> None:
             break
     last.get_by_role("button", name=f"p{POOR + 1:03}.png").click()
     dialog = page.page.get_by_role("dialog", name="Photo")
-    page.expect(dialog).to_contain_text("40 px: low center-pose")
+    page.expect(dialog).to_contain_text("40 px: turned away")
     page.expect(dialog.locator(".box")).to_be_visible()

@@ -130,7 +130,7 @@ def test_directory_delete(store: Path) -> None:
         assert client.fold() == 4  # into one file, from which half must go
     words = ("directory", "delete", "\u2003main", "--store", store, "--account", "ann")  # taken as "main"
     report = answer(*words, "--yes")
-    assert report == {"account": "ann", "directory": "main", "identities": 2}
+    assert report == {"account": "ann", "directory": "main", "identities": 2, "photos": 0}
     rows = answer("directory", "list", "--store", store)["directories"]
     assert [(row["account"], row["directory"]) for row in rows] == [("ann", "vip"), ("bob", "main")]
     with LocalStore.open(store, command="test") as client:
@@ -148,7 +148,7 @@ def test_directory_delete_asks(store: Path) -> None:
     for reply in ("n\n", "", "\n"):
         result = facepipe(*words, stdin=reply)
         assert result.exit_code == 130
-        assert "Delete main of ann with its 2 identities?" in result.stderr
+        assert "Delete main of ann with its 2 identities and 0 photos?" in result.stderr
         assert result.stdout == ""
     assert len(answer("directory", "list", "--store", store)["directories"]) == 3
     assert report_of(facepipe(*words, "--json", stdin="y\n"))["identities"] == 2

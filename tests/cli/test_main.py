@@ -16,7 +16,8 @@ import click
 import pytest
 
 from pipeline.cli import COMMANDS, main
-from pipeline.cli.output import PrintableFormatter, csv_lines, dumps, json_list, printable
+from pipeline.cli.output import EXIT_ABORTED, PrintableFormatter, csv_lines, dumps, json_list, printable
+from pipeline.config import ENV_STORE
 from pipeline.errors import SourceMissing, StoreMissing
 from tests.cli.report import facepipe
 
@@ -169,6 +170,22 @@ def test_traceback_shows_all() -> None:
     assert "Traceback (most recent call last)" in result.stderr
 
 
+def test_an_interrupt_inside_an_exec_leaves_the_exit_code(tmp_path: Path) -> None:
+    """Imports call `exec`, such as for dataclasses. `python -m` ended by the signal, although it was handled."""
+    (tmp_path / "loading.py").write_text("""
+import signal, click
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests run in the background
+from pipeline.cli import COMMANDS, main
+COMMANDS["loading"] = __name__
+@click.command()
+def loading():
+    exec("signal.raise_signal(signal.SIGINT)")
+main(["loading"])
+""")
+    done = subprocess.run([sys.executable, "-m", "loading"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr.strip()) == (EXIT_ABORTED, "facepipe: stopped.")
+
+
 @pytest.mark.usefixtures("broken_command")
 def test_an_interrupt_where_nothing_can_be_finished() -> None:
     assert facepipe("broken", "--interrupt").exit_code == 130
@@ -259,3 +276,53 @@ def test_json_is_standard_json() -> None:
     text = dumps({"rate": float("nan"), "path": Path("/a"), "many": [1.5, float("inf")], "deep": {"x": (1, None)}})
     assert json.loads(text) == {"rate": None, "path": "/a", "many": [1.5, None], "deep": {"x": [1, None]}}
     assert "\n" not in text
+
+
+def test_the_store_of_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every command that needs a store takes it, and none that can do without one."""
+    monkeypatch.setenv(ENV_STORE, str(tmp_path / "named"))
+    monkeypatch.setenv(f"{ENV_STORE}__ERASE_WITHIN", "0")  # a setting of the section `store`
+    without = {"demo", "evaluate pairs", "evaluate identification", "evaluate detection", "erase verify"}
+    commands = {**leaf_commands(), "reindex": main.get_command(click.Context(main), "reindex")}
+    for words, command in commands.items():
+        (option,) = [each for each in command.params if each.name == "store"] or [None]
+        if option is not None:
+            assert (option.envvar is None) == (words in without), words
+    for words in (("check",), ("reindex",), ("people", "list")):
+        assert f"There is no store at {tmp_path / 'named'}" in facepipe(*words).stderr
+    assert f"There is no store at {tmp_path / 'typed'}" in facepipe("check", "--store", tmp_path / "typed").stderr
+    report = json.loads(facepipe("doctor", "--json").stdout)
+    assert [finding["level"] for finding in report["findings"] if finding["subject"] == "store"] == ["fail"]
+    monkeypatch.delenv(ENV_STORE)
+    assert "Missing option '--store' (env var: 'FACEPIPE_STORE')" in facepipe("check").stderr
+    for words in (("reindex",), ("erase",)):
+        assert "Missing option '--store'" in facepipe(*words).stderr
+    assert f"or {ENV_STORE} names one" in facepipe("doctor").stdout
+
+
+def test_what_is_typed_replaces_the_store_of_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of `evaluate clustering` and `calibrate`, which take either."""
+    monkeypatch.setenv(ENV_STORE, str(tmp_path / "absent"))
+    table = tmp_path / "table.csv"
+    table.write_text("path,name,cluster\na.jpg,Ann,1\nb.jpg,Ann,2\n")
+    for name in ("a.jpg", "b.jpg"):
+        (tmp_path / name).write_bytes(b"")
+    words = ("evaluate", "clustering", table)
+    assert "There is no store" in facepipe(*words).stderr
+    assert json.loads(facepipe(*words, "--clusters", table, "--json").stdout)["identities"] == 2
+    both = facepipe(*words, "--clusters", table, "--store", tmp_path / "absent")
+    assert "Give either --store DIR or --clusters FILE" in both.stderr
+    assert "There is no store" in facepipe("calibrate").stderr
+    assert "There is no store" not in facepipe("calibrate", tmp_path / "nothing.csv").stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "found"), [("facepipe peo", "plain,people\n"), ("facepipe run --sto", "plain,--store\n")]
+)
+def test_a_shell_can_complete_commands_and_flags(words: str, found: str) -> None:
+    place = str(len(words.split()) - 1)
+    asked = {"_FACEPIPE_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": place}
+    done = subprocess.run(
+        [sys.executable, "-m", "pipeline"], env={**os.environ, **asked}, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == found

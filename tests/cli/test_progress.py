@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.cli.progress import BarProgress, LineProgress, LongWork, duration, open_progress
+from pipeline.jobs.shard_progress import ShardProgress
 
 
 class Log:
@@ -64,6 +65,18 @@ def test_an_unknown_total_has_no_time_left_and_a_new_phase_counts_from_0(log: Lo
     log.progress.note("shown at\x1b once")
     log.progress.close()
     assert log.lines() == ["scan", "scan: 60, 1.0/s", "run: 10", "shown at\\x1b once"]
+
+
+def test_a_phase_that_goes_on_after_the_loading_of_models_has_one_line(log: Log) -> None:
+    shown = ShardProgress(log.progress, threading.Event())
+    for _ in range(2):  # two sources
+        log.progress.start("scan", None)
+        log.progress.advance(10)
+        shown.start("run", 10)
+        with shown.meanwhile("loading the models"):
+            pass
+        shown.advance(10)
+    assert log.lines() == ["scan", "run: 10", "loading the models"] * 2
 
 
 def test_lines_from_many_threads_count_everything(log: Log) -> None:

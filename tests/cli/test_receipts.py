@@ -30,6 +30,7 @@ from tests.people.coded_archive import SETTINGS, SIZE, problems, run_over, servi
 from tests.store.store_samples import copied_at_points, execute, failing_at, of_version
 
 NAME, FORMER, EXTERNAL, STAYS = "Grace Höpper", "Graziella Former", "external-4711", "Eileen Collins"
+NOTE, FORMER_NOTE = 'says "höi"', "said hello"
 KEY = MasterKey(b"k" * 32, "test")
 ENCODED_KEY = base64.b64encode(KEY.data).decode()
 
@@ -54,6 +55,8 @@ def filled(folder: Path, identity: StoreIdentity) -> Path:
         people.name(one, FORMER)
         people.name(one, NAME)
         people.by_ids("update", [one], change=PersonChange(external_id=EXTERNAL, tags=["pioneer"]))
+        people.by_ids("update", [one], change=PersonChange(metadata={"notes": [FORMER_NOTE]}))
+        people.by_ids("update", [one], change=PersonChange(metadata={"notes": [NOTE]}))
         people.name(two, STAYS)
     return folder
 
@@ -147,6 +150,7 @@ def test_a_receipt_is_pending_then_signed_then_verified(each: Path, tmp_path: Pa
         "name": 2,
         "external_id": 1,
         "tag": 1,
+        "metadata": 2,
         "person_id": 1,
         "path": 1,
         "sha256": 1,
@@ -185,12 +189,64 @@ def test_the_store_holds_neither_salt_nor_digests(each: Path, tmp_path: Path) ->
     erased(each, file)
     content = json.loads(file.read_text())
     secrets = [content["salt"], *(d for part in content["parts"] for found in part["digests"].values() for d in found)]
-    assert len(secrets) == 9
+    assert len(secrets) == 11
     files = {path.name: path.read_bytes() for path in each.rglob("*") if path.is_file()}
     for secret in secrets:
         for pattern in (secret.encode(), bytes.fromhex(secret)):
             assert [name for name, data in files.items() if pattern in data] == []
     assert [name for name, data in files.items() if content["pending_sha256"].encode() in data]  # the search finds
+
+
+def test_any_value_can_be_verified(store: Path, grace: Path, tmp_path: Path) -> None:
+    file, other = tmp_path / "grace.json", tmp_path / "other.json"
+    person = answer("people", "show", NAME, "--store", store)["person_id"]
+    given = {"person-id": person, "tag": "pioneer", "path": grace, "name": FORMER, "external-id": EXTERNAL}
+    words = [f"{kind}={text}" for kind, text in given.items()] + [f"metadata={text}" for text in (NOTE, FORMER_NOTE)]
+    asked = [part for word in words for part in ("--value", word)]
+    forget(store, other, who=STAYS)
+    answer("erase", "--now", "--store", store)
+    answer("erase", "receipt", other, "--store", store)
+    values = verified(other, *asked, "--store", store, exit_code=71)["values"]
+    assert not any(value["in_receipt"] for value in values)
+    assert all(len(value["found"]) > 1 for value in values)  # a column, and the catalog's bytes
+    assert "core.faces.person_id (2 rows)" in values[0]["found"]
+
+    erased(store, file)
+    values = verified(file, *asked, "--store", store)["values"]
+    assert [value["kind"] for value in values] == [*(kind.replace("-", "_") for kind in given), "metadata", "metadata"]
+    assert all(value["in_receipt"] and value["found"] == [] for value in values)
+    for word in ("pioneer", "colour=red"):
+        assert "--value takes KIND=TEXT" in verified(file, "--value", word, exit_code=2)["message"]
+    assert "is empty" in verified(file, "--value", "tag=", exit_code=2)["message"]
+
+
+def test_a_signed_log_of_all_erasures(each: Path, tmp_path: Path) -> None:
+    """Also of those without a receipt of their own."""
+    file = tmp_path / "log.json"
+    assert facepipe("people", "forget", NAME, "--yes", "--store", each).exit_code == 0
+    answer("erase", "--now", "--store", each)
+    answer("directory", "delete", "main", "--yes", "--store", each)
+    answer("erase", "--now", "--store", each)
+    answer("erase", "log", "--receipt", file, "--store", each)
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    report = verified(file, "--store", each)
+    parts = [(part["kind"], part["people"], part["erased_at"] is not None) for part in report["parts"]]
+    assert (report["state"], parts) == ("log", [("forget", 1, True), ("delete_directory", 1, True)])
+    assert "delete-directory at 20" in facepipe("erase", "verify", file).stdout
+    assert not verified(file, "--name", NAME, exit_code=71)["values"][0]["in_receipt"]
+    assert NAME not in file.read_text()
+    taken = answer("erase", "log", "--receipt", file, "--store", each, exit_code=2)
+    assert "it exists already" in taken["message"]
+    inside = answer("erase", "log", "--receipt", each / "log.json", "--store", each, exit_code=2)
+    assert "would be in the store" in inside["message"]
+    file.write_text(file.read_text().replace('"people": 1', '"people": 2'))
+    assert "was changed" in verified(file, exit_code=69)["message"]
+
+
+def test_a_signed_log_says_what_is_not_erased_yet(store: Path, tmp_path: Path) -> None:
+    facepipe("people", "forget", NAME, "--yes", "--store", store)
+    answer("erase", "log", "--receipt", tmp_path / "log.json", "--store", store)
+    assert ", not erased yet: 1 people" in facepipe("erase", "verify", tmp_path / "log.json").stdout
 
 
 def test_what_is_still_in_the_store_is_found(store: Path, grace: Path, tmp_path: Path) -> None:
@@ -295,7 +351,7 @@ def test_all_deletions_are_recorded_in_numbers(store: Path, tmp_path: Path) -> N
     assert kinds == [
         ("delete", 1, 1, 0, None),
         ("forget", 1, 2, 1, None),
-        ("delete_directory", 1, 2, 0, None),
+        ("delete_directory", 1, 3, 2, None),
     ]
     assert not any(row["erased_at"] for row in rows(store))
     answer("erase", "--now", "--store", store)
@@ -310,7 +366,7 @@ def test_a_run_in_progress_keeps_a_receipt_pending_until_its_end(store: Path, tm
     file, at_end = tmp_path / "grace.json", Store.end_run
     write_photo(tmp_path / "more", "another.png", Shown(1, 5))
 
-    def forgetting(opened: Store, run_id: str, summary: Any = None) -> Any:
+    def forgetting(opened: Store, *ended: Any) -> Any:
         local = opened.local
         name = People(Store(local, SETTINGS)).show(NAME).person_id
         People(Store(local, SETTINGS)).forget(name, no_trace=True, receipt=file)
@@ -318,7 +374,7 @@ def test_a_run_in_progress_keeps_a_receipt_pending_until_its_end(store: Path, tm
         assert local.read("SELECT erased_at FROM core.erasures")["erased_at"].to_pylist() == [None]
         with pytest.raises(ReceiptPending, match="a run that is in progress"):
             local.sign_receipt(file.read_text())
-        row = at_end(opened, run_id, summary)
+        row = at_end(opened, *ended)
         with pytest.raises(ReceiptPending, match="to be erased by"):
             local.sign_receipt(file.read_text())
         return row
@@ -468,7 +524,7 @@ def test_a_server_that_ends_meanwhile_leaves_the_receipt(store: Path, tmp_path: 
 
 def test_somebody_forgotten_twice(each: Path, tmp_path: Path) -> None:
     forget(each, tmp_path / "one.json")
-    assert forget(each, tmp_path / "two.json", exit_code=2)["error"] == PersonNotFound(who="", directory="").code
+    assert forget(each, tmp_path / "two.json", exit_code=72)["error"] == PersonNotFound(who="", directory="").code
     assert not (tmp_path / "two.json").exists()
 
 

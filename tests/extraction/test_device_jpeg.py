@@ -123,7 +123,7 @@ def test_rejected_files_do_not_reach_the_device(picture: Image.Image) -> None:
 
 def test_without_the_library_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "nvidia", None)
-    message = r'"run\.jpeg" .* is device: nvImageCodec cannot be imported .*: pip install "facepipe\[cuda\]", or'
+    message = r"run\.jpeg.* is device: nvImageCodec cannot be imported .*: pip install -e '\.\[cuda\]' in .*, or"
     with pytest.raises(BadValue, match=message):
         load_nvimgcodec()
 

@@ -8,6 +8,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -287,8 +288,10 @@ def test_jpeg_files_decoded_on_the_device_give_the_same_rows(
     """As on CUDA in the mode `fast`: the pool reads and checks the files, the worker decodes them."""
     names = ("one.jpg", "cut.jpg", "broken.jpg", "other.png", "two.jpg")
     files = [tmp_path / name for name in names]
+    exif = Image.Exif()
+    exif[0x0132] = "2004:02:29 13:14:15"
     for file in files:
-        Image.open(photo).save(file, quality=95)
+        Image.open(photo).save(file, quality=95, exif=exif)
     files[1].write_bytes(files[0].read_bytes()[:5000])
     broken = bytearray(files[0].read_bytes())
     at = broken.index(b"\xff\xc4") + 5  # a Huffman table, which the header does not describe
@@ -306,8 +309,9 @@ def test_jpeg_files_decoded_on_the_device_give_the_same_rows(
     for row, reference_row in zip(rows, expected, strict=True):
         # Decoders differ in the last bits: only pixels of the reference decoder have a hash.
         assert row["pixel_hash"] == (reference_row["pixel_hash"] if row["row"] in (1, 2, 3) else None)
-        for key in ("row", "status", "reason", "sha256", "width", "height", "format"):
+        for key in ("row", "status", "reason", "sha256", "width", "height", "format", "taken_at"):
             assert row[key] == reference_row[key], key
+        assert row["taken_at"] == (datetime(2004, 2, 29, 13, 14, 15) if row["status"] == "ok" else None)
     for row in (0, 3, 4):
         (face,), (same,) = rows[row]["faces"], expected[row]["faces"]
         for side in ("x1", "y1", "x2", "y2"):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 import pyarrow as pa
 
 from pipeline.extraction.rows import EXTRACT, MANIFEST_SCHEMA, read_rows, shard_schema
@@ -23,6 +25,13 @@ def test_each_row_gets_its_own_faces() -> None:
     assert first.crop == b"c"
     assert first.embedding.flags.writeable
     assert first.embedding.tolist() == [pa.scalar(x, pa.float32()).as_py() for x in (0.6, 0.8)]
+
+
+def test_shards_of_earlier_versions_have_no_date() -> None:
+    rows = [{"row": 0, "status": "no_face", "width": 7, "taken_at": datetime(2004, 1, 2), "faces": []}]
+    shard = pa.Table.from_pylist(rows, shard_schema(2))
+    dates = [read_rows(_manifest(1), table)[0].image["taken_at"] for table in (shard, shard.drop_columns(["taken_at"]))]
+    assert dates == [datetime(2004, 1, 2), None]
 
 
 def test_a_shard_without_rows() -> None:

@@ -298,13 +298,13 @@ def test_folders_that_may_not_be_listed_are_rows(as_ordinary_user: Path) -> None
 def test_missing_and_empty_sources(tmp_path: Path) -> None:
     with pytest.raises(SourceMissing, match="There is no folder or manifest at"):
         scan_source(tmp_path / "nowhere", PLAIN)  # at the call
-    plant(tmp_path, "file.txt", "sub/.x.jpg", data=b"no image")
+    plant(tmp_path, "file.md", "sub/.x.jpg", data=b"no image")
     with pytest.raises(SourceMissing):
-        source_kind(tmp_path / "file.txt" / "below")
+        source_kind(tmp_path / "file.md" / "below")
     with pytest.raises(SourceEmpty, match=r"\(2 other files left alone\)"):
         scan(tmp_path)
-    with pytest.raises(ManifestInvalid, match=r"\.csv, \.jsonl"):
-        scan(tmp_path / "file.txt")
+    with pytest.raises(ManifestInvalid, match=r"\.csv, \.tsv, \.txt, \.jsonl"):
+        scan(tmp_path / "file.md")
 
 
 # Manifests
@@ -323,8 +323,8 @@ ROWS: list[dict[str, Any]] = [
 ]
 
 
-def write_manifest(folder: Path, kind: str, rows: list[dict[str, Any]]) -> Path:
-    path = folder / f"list.{kind}"
+def write_manifest(folder: Path, kind: str, rows: list[dict[str, Any]], suffix: str = "") -> Path:
+    path = folder / f"list.{suffix or kind}"
     if kind == "csv":
         lines = [",".join(rows[0]), *(",".join("" if v is None else str(v) for v in row.values()) for row in rows)]
         path.write_text("\n".join(lines) + "\n", "utf-8-sig")
@@ -335,9 +335,22 @@ def write_manifest(folder: Path, kind: str, rows: list[dict[str, Any]]) -> Path:
     return path
 
 
-@pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])
-def test_the_three_kinds_give_the_same_rows(kind: str, archive: Path) -> None:
-    path = write_manifest(archive, kind, ROWS)
+def test_a_photo_is_no_source(tmp_path: Path) -> None:
+    (tmp_path / "party.JPG").write_bytes(b"photo")
+    with pytest.raises(InputError, match=r"party\.JPG is a photo: give its folder"):
+        source_kind(tmp_path / "party.JPG")
+
+
+@pytest.mark.parametrize(
+    ("kind", "suffix"),
+    [
+        *(("csv", suffix) for suffix in ("csv", "tsv", "TXT")),
+        *(("jsonl", suffix) for suffix in ("jsonl", "ndjson", "json")),
+        *(("parquet", suffix) for suffix in ("parquet", "pq")),
+    ],
+)
+def test_the_three_kinds_give_the_same_rows(kind: str, suffix: str, archive: Path) -> None:
+    path = write_manifest(archive, kind, ROWS, suffix)
     assert source_kind(path) == kind
     refs = scan(path)
     assert [ref.path for ref in refs] == [str(archive / row["path"]) for row in ROWS]
@@ -471,6 +484,8 @@ def test_file_names_that_are_not_utf8(archive: Path) -> None:
         ("m.csv", b"path,name\na.jpg," + b"n" * 1001 + b"\n", "line 2: name has 1,001 characters"),
         ("m.jsonl", b'{"path": "a.jpg"}\n{"path": \n', "line 2 is not JSON"),
         ("m.jsonl", b'{"path": "a.jpg"}\n["a.jpg"]\n', "line 2 must be a JSON object, not list"),
+        ("m.json", b'[\n {"path": "a.jpg"}\n]\n', "line 1 is not JSON .* one object on each line"),
+        ("m.txt", b"a.jpg\nb.jpg\n", r"it has no path or uri \(but: a.jpg\)"),
         ("m.jsonl", b'{"path": "a.jpg"}\n{"name": "Ann"}\n', "line 2 has no path or uri"),
         ("m.jsonl", b'{"path": 5}\n', "line 1: path must be text"),
         ("m.jsonl", b'{"path": "a.jpg", "name": true}\n', "line 1: name must be text or a number, not bool"),

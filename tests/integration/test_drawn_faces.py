@@ -96,4 +96,4 @@ def test_the_command_says_what_is_wrong(made: Path) -> None:
     assert "finite" in said(photo, "--new", "A", "--box", "nan,2,30,40", exit_code=61)
     assert "has 512 x 512 px" in said(photo, "--new", "A", "--box", "500,2,530,40", exit_code=61)
     assert "has no photo of a run at" in said(made / "other.png", "--new", "A", "--box", "1,2,30,40", exit_code=2)
-    assert "Nobody" in said(photo, "Nobody", "--box", "1,2,30,40", exit_code=2)
+    assert "Nobody" in said(photo, "Nobody", "--box", "1,2,30,40", exit_code=72)

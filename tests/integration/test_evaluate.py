@@ -31,6 +31,7 @@ from pipeline.store.catalog.opening import has_store
 from pipeline.store.local import LocalStore
 from tests.cli.report import answer, facepipe
 from tests.integration.conftest import Runner
+from tests.store.store_samples import remove_faces
 
 MISLABELLED = Path(__file__).resolve().parents[2] / "scripts/bench/lfw-mislabelled.txt"
 NAMES = ["a1.jpg", "a2.png", "b1.jpg", "b2.jpg", "c-both.png", "d-copy.jpg", "e-noise.png", "g1.webp"]
@@ -109,7 +110,7 @@ def test_a_rejected_face_is_distinguished_from_no_face(
 
 def test_a_deleted_person_is_distinguished_from_no_face(photos: Path, copied: Path) -> None:
     with LocalStore.open(copied, command="test") as client:
-        client.delete_directory(client.account_id("default"), "main")
+        remove_faces(client)
     portraits = stored(copied, photos, ["a1.jpg", "e-noise.png"])
     assert list(portraits.paths) == [str(photos / "e-noise.png")]
     assert portraits.skipped == {str(photos / "a1.jpg"): DELETED}

@@ -144,9 +144,11 @@ def test_a_higher_cut_only_joins_more() -> None:
     assert all(more > fewer for more, fewer in pairwise(counts))
 
 
-def test_copies_of_one_face_are_one_cluster_and_cost_little() -> None:
-    vectors = np.repeat(unit_rows(6, 1, 32), 20_000, axis=0)
-    found = average_link(FacesToLink.without_constraints(vectors), PLAIN, cut=0.5, tight=0.2)
+@pytest.mark.parametrize("calibration", [PLAIN, Calibration(thresholds=((1e-6, 0.2), (1e-3, 0.4)))])
+@pytest.mark.parametrize("copies", [20_000, pytest.param(200_000, marks=pytest.mark.slow)])
+def test_copies_of_one_face_are_one_cluster_and_cost_little(copies: int, calibration: Calibration) -> None:
+    vectors = np.repeat(unit_rows(6, 1, 32), copies, axis=0)
+    found = average_link(FacesToLink.without_constraints(vectors), calibration, cut=0.5)
     assert len(set(found.first.tolist())) == -(-len(vectors) // GROUP_FACES)
     assert not found.clusters().any()
 

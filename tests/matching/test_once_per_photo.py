@@ -247,6 +247,15 @@ def test_the_search_for_a_next_match_goes_on_until_it_has_one() -> None:
     assert found.position.tolist() == [0, *[1] * 9, 2, 1]
 
 
+def test_a_sheet_of_500_faces_that_are_alike() -> None:
+    faces, photos = batch(at_angles(*np.zeros(500))), [0] * 500
+    for stored in (0, 1, 500):  # posted twice, each face has one of the 500 people
+        assert positions(faces, photos, at_angles(*np.zeros(stored)).reshape(-1, 2)) == [*range(500)]
+    turned = np.random.default_rng(1).permutation(500)
+    angles = at_angles(*np.linspace(0, 20, 500))
+    assert positions(batch(angles[turned]), photos, angles) == turned.tolist()
+
+
 def test_of_boxes_that_overlap_by_half_the_first_counts() -> None:
     assert faces_that_count([[0, 0, 10, 10], [0, 0, 10, 20], [0, 0, 10, 21], [0, 0, 9, 21]]) == [
         True,

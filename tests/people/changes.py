@@ -88,7 +88,7 @@ CHANGES: Mapping[str, Change] = {
     "forget of a posted one": Change(lambda p: p.forget("Gus")),
     "deletion by a request": Change(lambda p: request(p, "delete", "Eve")),
     "deletion of all who are merged": Change(lambda p: request(p, "delete_merged", "Eve")),
-    "deletion of the directory": Change(lambda p: p._store.delete_directory(1, "main")),
+    "deletion of the directory": Change(lambda p: p._store.delete_all(1, "main")),
     "forget of photos": Change(lambda p: p.forget_photos([1, 5])),
     "drawn face of somebody new": Change(lambda p: draw(p, (10, 10, 50, 50), name="Hans")),
     "drawn face of somebody known": Change(lambda p: draw(p, (10, 10, 50, 50), "Ann"), like="tag"),

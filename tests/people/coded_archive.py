@@ -118,13 +118,13 @@ def reindex(store: Store, step: str) -> None:
 
 
 @contextmanager
-def serving(store: Path) -> Iterator[IdentityService]:
-    """A server's parts hold the store, and its admin port is open."""
+def serving(store: Path, page: str | None = None) -> Iterator[IdentityService]:
+    """A server's parts hold the store, and its admin port is open. `page`: the address of its web UI."""
     with LocalStore.open(store, command="serve") as client:
         service = IdentityService(client, CodedExtractor(SIZE), Decoder(SETTINGS.decode), SETTINGS)  # type: ignore[arg-type]
         service.load()
         try:
-            with open_admin_port(Store(client, SETTINGS, service)):
+            with open_admin_port(Store(client, SETTINGS, service), page=page):
                 yield service
         finally:
             service.close()

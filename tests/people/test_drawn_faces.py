@@ -140,7 +140,7 @@ def test_somebody_new_is_recognised_by_it_and_after_the_undo_nobody(people: Peop
     assert people.client.read("SELECT * FROM core.shards").to_pylist() == before
     for table in ("faces", "detections", "embeddings", "pending_embeddings", "facts", "reference_faces"):
         assert people.client.read(f"SELECT * FROM core.{table} WHERE face_id = {face_id}").num_rows == 0
-    with pytest.raises(UndoBlocked, match="draw it again"):  # its vector is deleted
+    with pytest.raises(UndoBlocked, match="add it again"):  # its vector is deleted
         people.correct("undo", correction_id=2)
     assert draw(people, NEW, name="Cid").tag is None
 

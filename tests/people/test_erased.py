@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import random
 import shutil
 import string
 import struct
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from unittest.mock import patch
 from uuid import UUID
@@ -17,18 +20,25 @@ import duckdb
 import pyarrow.parquet as pq
 import pytest
 from coded_faces import Shown, photo, vector
+from coded_store import USER
 
 from pipeline.errors import StoreError, StoreFull
+from pipeline.jobs.accounts import delete_account, find_account
+from pipeline.jobs.people import People as JobPeople
+from pipeline.jobs.store import Store, open_store
+from pipeline.people.service import IdentityService
 from pipeline.people.types import PostRequest
 from pipeline.store.catalog import connection
+from pipeline.store.files.segments import codes_of
 from pipeline.store.local import LocalStore
 from pipeline.store.records import PersonChange
-from tests.people.coded_archive import SETTINGS, SIZE, make_store, problems, run_over, write_photo
+from tests.people.coded_archive import SETTINGS, SIZE, make_store, problems, run_over, serving, write_photo
 from tests.people.correcting import People
 from tests.store.store_samples import at_fault_points, copied_at_points, failing_at
 
-PEOPLE, GONE = 40, 12  # a tenth of them is deleted in each way
 ACCOUNT = 1
+WAYS = ("forget", "without trace", "record", "photos", "missing file", "merged")  # to delete people of a directory
+ELSEWHERE = ("directory", "account")  # deleted as a whole
 
 
 @dataclass
@@ -38,6 +48,16 @@ class Traces:
     name: str
     texts: set[str] = field(default_factory=set)  # also names of before, external ids, tags, metadata, ids, paths
     data: set[bytes] = field(default_factory=set)  # hashes, vectors, pictures
+
+    def note_file(self, path: Path) -> None:
+        digest = hashlib.sha256(path.read_bytes())
+        self.texts |= {str(path), path.name, digest.hexdigest()}
+        self.data.add(digest.digest())
+
+    def note_vector(self, shown: Shown) -> None:
+        """As float32, and as the int8 codes of index segments."""
+        made = vector(shown, SIZE)
+        self.data |= {made.tobytes(), codes_of(made[None]).codes.tobytes()}
 
     def patterns(self) -> Iterator[tuple[str, bytes]]:
         for text in self.texts | {self.name}:
@@ -78,23 +98,67 @@ def rows(file: Path) -> bytes:
 
 
 class Archive:
-    """A store of PEOPLE with photos of their own in folders of their names, and two on some photos."""
+    """A store of people with photos of their own in folders of their names, and two on some photos. The first `gone` of
+    the directory "main" are deleted later, and all of another directory and another account."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, people: int = 40, gone: int = 12, nights: int = 3) -> None:
         self.folder, self.photos, self.store = folder, folder / "photos", make_store(folder / "store")
-        self.names = [letters(f"name {number}") for number in range(PEOPLE)]
-        for number, name in enumerate(self.names):
+        self.nights, self.user = nights, letters("user")
+        self.deleted = set[str]()  # accounts
+        self.names = [letters(f"name {number}") for number in range(people + 2 * len(ELSEWHERE))]
+        self.gone = {name: WAYS[number % len(WAYS)] for number, name in enumerate(self.names[:gone])}
+        self.gone |= dict(zip(self.names[people:], ELSEWHERE * 2, strict=True))
+        self.known = {name: Traces(name) for name in self.gone}
+        for number in range(len(self.names)):
             for variant in (1, 2):
-                write_photo(self.photos / name, f"{letters(f'{name} {variant}')}.png", Shown(number + 1, variant))
-            if number % 4 == 3:
+                self.add(number, variant)
+            self.add(number, 4, quality=0.1)  # it shows nobody, but is labelled
+            if number % 4 == 3 and number < people:
                 both = Shown(number + 1, 3), Shown(number, 3)
                 write_photo(folder / "groups", f"{letters(f'both {number}')}.png", *both)
+
+    def home(self, name: str) -> Path:
+        """The folder of somebody's photos."""
+        way = self.gone.get(name, "")
+        return (self.folder / way if way in ELSEWHERE else self.photos) / name
+
+    def add(self, number: int, variant: int, file: Path | None = None, quality: float = 0.9) -> None:
+        """Writes a photo of a person, a new one or over `file`."""
+        name = self.names[number]
+        shown = Shown(number + 1, variant, quality)
+        path = file or self.home(name) / f"{letters(f'{name} {variant}')}.png"
+        write_photo(path.parent, path.name, shown)
+        if name in self.known:
+            self.known[name].note_file(path)
+            self.known[name].note_vector(shown)
 
     def run(self, **run: object) -> None:
         late = replace(SETTINGS, run=replace(SETTINGS.run, **run), store=replace(SETTINGS.store, erase_within=8760.0))
         by_folder = replace(late, source=replace(SETTINGS.source, labels="parent"))
-        run_over(self.photos, self.store, settings=by_folder)
-        run_over(self.folder / "groups", self.store, settings=late)
+        for source, wishes in (
+            (self.photos, {"settings": by_folder}),
+            (self.folder / "groups", {"settings": late}),
+            (self.folder / "directory", {"settings": by_folder, "directory": "visitors"}),
+            (self.folder / "account", {"settings": by_folder, "account": self.user}),
+        ):
+            if wishes.get("account") not in self.deleted:
+                run_over(source, self.store, **{"account": USER, **wishes})
+
+    def night(self, night: int) -> None:
+        """Photos come, are renamed, changed and deleted, of the people who are deleted and of others; then a run."""
+        for number in (night % len(self.gone), night % len(self.names)):
+            name = self.names[number]
+            self.add(number, 10 + night)
+            photos = sorted(self.home(name).iterdir())
+            if night % 3 == 1:
+                moved = photos[0].rename(photos[0].with_name(f"{letters(f'moved {name} {night}')}.png"))
+                if name in self.known:
+                    self.known[name].note_file(moved)
+            elif night % 3 == 2:
+                self.add(number, 1000 + night, photos[-1])
+            elif len(photos) > 3:
+                photos[1].unlink()
+        self.run()
 
     @contextmanager
     def people(self) -> Iterator[People]:
@@ -109,30 +173,27 @@ class Archive:
         with people.service.directories.using(ACCOUNT, "main") as directory:
             return {str(record.name): record.person_id for record in directory.everybody()}
 
-    def traces(self, number: int) -> Traces:
-        """Of a person of this number, as the store has it now."""
-        traces = Traces(self.names[number])
-        own = str(self.photos / traces.name)
+    def note_stored(self) -> None:
+        """What the store has of those who are deleted later."""
         with LocalStore.open(self.store, command="look") as client:
-            (person,) = client.read(
-                "SELECT person_id::VARCHAR AS id, external_id FROM core.persons WHERE name = ?", [traces.name]
-            ).to_pylist()
-            media = client.read("SELECT * FROM core.media WHERE starts_with(path, ?)", [own]).to_pylist()
+            people = client.read("SELECT name, person_id::VARCHAR AS id FROM core.persons").to_pylist()
+            media = client.read("SELECT path, pixel_hash FROM core.media WHERE path IS NOT NULL").to_pylist()
             pictures = client.read(
-                "SELECT image_guid FROM core.reference_faces WHERE person_id = ? AND image_guid IS NOT NULL",
-                [person["id"]],
-            )["image_guid"].to_pylist()
-            for guid in pictures:
-                traces.texts.add(guid)
-                traces.data.add(client.read_image(ACCOUNT, guid, at_rest=True)[0])
-        traces.data |= uuid_bytes(person["id"])
-        traces.texts |= {person["external_id"]} - {None}
-        for row in media:
-            traces.texts |= {row["path"], Path(row["path"]).name, row["sha256"], row["pixel_hash"]}
-            traces.data |= {bytes.fromhex(row["sha256"]), bytes.fromhex(row["pixel_hash"])}
-        for variant in (0, 1, 2, 3):
-            traces.data.add(vector(Shown(number + 1, variant), SIZE).tobytes())
-        return traces
+                "SELECT p.name, r.image_guid FROM core.reference_faces r JOIN core.persons p USING (person_id)"
+                " WHERE r.image_guid IS NOT NULL"
+            ).to_pylist()
+            for traces in self.known.values():
+                home = f"{self.home(traces.name)}/"
+                for row in people:
+                    if row["name"] == traces.name:
+                        traces.data |= uuid_bytes(row["id"])
+                hashes = {row["pixel_hash"] for row in media if row["path"].startswith(home)} - {None}
+                traces.texts |= hashes
+                traces.data |= set(map(bytes.fromhex, hashes))
+                for row in pictures:
+                    if row["name"] == traces.name:
+                        traces.texts.add(row["image_guid"])
+                        traces.data.add(client.read_image(ACCOUNT, row["image_guid"], at_rest=True)[0])
 
 
 @pytest.fixture(params=["uncompressed", "auto"])
@@ -141,12 +202,23 @@ def compression(request: pytest.FixtureRequest) -> Iterator[str]:
         yield str(request.param)
 
 
+def pictures_of_others(store: Path) -> set[bytes]:
+    """JPEG may make those of two colours equal."""
+    with LocalStore.open(store, command="look") as client:
+        guids = client.read("SELECT image_guid FROM core.reference_faces WHERE image_guid IS NOT NULL")
+        return {client.read_image(ACCOUNT, guid, at_rest=True)[0] for guid in guids["image_guid"].to_pylist()}
+
+
 def lead_a_life(archive: Archive) -> list[Traces]:
     """Runs, posts, corrections and labels, all of which concern the people who are deleted later."""
+    with LocalStore.open(archive.store, command="test") as client:
+        client.create_account(archive.user, None)
     archive.run()
+    archive.note_stored()
+    of_main = [name for name, way in archive.gone.items() if way not in ELSEWHERE]
     with archive.people() as people:
         ids = archive.ids(people)
-        for number, name in enumerate(archive.names[:GONE]):
+        for number, name in enumerate(of_main):
             former, external = letters(f"former {name}"), letters(f"external {name}")
             people.correct("name", ids[name], name=former)
             people.correct("name", ids[name], name=name)
@@ -154,40 +226,55 @@ def lead_a_life(archive: Archive) -> list[Traces]:
                 external_id=external, tags=[letters(f"tag {name}")], metadata={"note": letters(f"note {name}")}
             )
             people.correct("update", ids[name], change=change)
-            people.service.post(
-                ACCOUNT, "main", photo(Shown(number + 1, 0)), PostRequest(name=name, external_id=external)
-            )
+            request = PostRequest(name=name, external_id=external)
+            people.service.post(ACCOUNT, "main", photo(Shown(number + 1, 0)), request)
+            archive.known[name].note_vector(Shown(number + 1, 0))
+            archive.known[name].texts |= {letters(f"{kind} {name}") for kind in ("former", "external", "tag", "note")}
+            if archive.gone[name] == "merged":  # with a record of its own
+                (face,) = people.service.post(ACCOUNT, "main", photo(Shown(900 + number)), PostRequest(name=name)).faces
+                people.correct("merge", ids[name], face.person.record.person_id)
+                archive.known[name].note_vector(Shown(900 + number))
+                archive.known[name].data |= uuid_bytes(face.person.record.person_id)
         people.client.fold()
-    traces = [archive.traces(number) for number in range(GONE)]
-    for each in traces:
-        each.texts |= {letters(f"{kind} {each.name}") for kind in ("former", "external", "tag", "note")}
-    return traces
+    for night in range(archive.nights):
+        archive.night(night)
+        if night % 30 == 0:
+            archive.note_stored()
+    archive.note_stored()
+    return [*archive.known.values()]
 
 
-def delete_all(archive: Archive, traces: list[Traces]) -> None:
-    """Three people in each way."""
-    names = [each.name for each in traces]
+def delete_all(archive: Archive) -> None:
+    """Each in its way."""
+    names = {way: [name for name, its in archive.gone.items() if its == way] for way in (*WAYS, *ELSEWHERE)}
     with archive.people() as people:
         ids = archive.ids(people)
-        for name in names[:3]:
+        for name in names["forget"] + names["merged"]:
             people.correct("forget", ids[name])
-        for name in names[3:6]:
+        for name in names["without trace"]:
+            people.correct("forget", ids[name], no_trace=True)
+        for name in names["record"]:
             people.correct("delete", ids[name])
         media = people.client.read("SELECT media_id, path FROM core.media WHERE path IS NOT NULL").to_pylist()
-        for name in names[6:9]:
+        for name in names["photos"]:
             own = [row["media_id"] for row in media if f"/{name}/" in row["path"]]
             people.correct("forget_photos", media_ids=own)
             people.correct("forget", ids[name])
         people.client.fold()
-    for name in names[9:12]:
-        shutil.rmtree(archive.photos / name)
+    for name in names["missing file"] + names["without trace"]:
+        shutil.rmtree(archive.home(name))
     archive.run(on_missing="forget")
     with archive.people() as people:
         ids = archive.ids(people)
-        for name in names[9:12]:
+        for name in names["missing file"]:
             if name in ids:
                 people.correct("forget", ids[name])
         people.client.fold()
+    with open_store(archive.store, command="test") as opened:
+        opened.delete_all(ACCOUNT, "visitors")
+        delete_account(opened, find_account(opened, archive.user))
+        opened.clean_up()
+    archive.deleted.add(archive.user)
 
 
 @pytest.fixture(scope="module")
@@ -257,8 +344,8 @@ def test_on_a_disk_that_is_full_at_any_step_the_next_opening_erases_the_rest(
         assert found(store, traces) == {}, point
 
 
-def test_nothing_is_left_of_them_in_any_file(tmp_path: Path, compression: str) -> None:
-    archive = Archive(tmp_path)
+def test_nothing_is_left_of_them_in_any_file(tmp_path: Path, compression: str, full: bool) -> None:
+    archive = Archive(tmp_path, 300, 30, 365) if full else Archive(tmp_path)
     traces = lead_a_life(archive)
     if compression == "uncompressed":
         for each in traces:  # the same search finds them all before
@@ -266,9 +353,13 @@ def test_nothing_is_left_of_them_in_any_file(tmp_path: Path, compression: str) -
             assert each.name in before
             assert len(before) > 10, before
             assert [name for names in before.values() for name in names if name.startswith("rows of")]
-    delete_all(archive, traces)
+    delete_all(archive)
+    archive.run()
     with LocalStore.open(archive.store, command="test", erase_within_h=0.0):
         pass
+    of_others = pictures_of_others(archive.store)
+    for each in traces:
+        each.data -= of_others
     left = {each.name: hits for each in traces if (hits := found(archive.store, each))}
     assert left == {}
     assert problems(archive.store) == []
@@ -277,4 +368,54 @@ def test_nothing_is_left_of_them_in_any_file(tmp_path: Path, compression: str) -
         assert opened.execute("SELECT free_blocks FROM pragma_database_size()").fetchall() == [(0,)]
         tables = opened.execute("SELECT table_name FROM duckdb_tables() WHERE schema_name = 'core'").fetchall()
         rows = "\n".join(str(opened.execute(f"SELECT * FROM core.{table}").fetchall()) for (table,) in tables)
-    assert [text for each in traces for text in each.texts if text in rows] == []
+    assert [text for each in traces for text in {*each.texts, archive.user} if text in rows] == []
+    gone = Traces(archive.user, {str(archive.folder / "account")})
+    assert found(archive.store, gone) == {}
+
+
+def forget_all(archive: Archive, opened: Store) -> None:
+    people = JobPeople(opened, USER)
+    for row in people.all():
+        if archive.gone.get(str(row.name)) in WAYS:
+            people.forget(row.person_id)
+    opened.erase(now=True)
+
+
+def test_erased_while_a_run_a_regroup_an_export_and_posts_go_on(tmp_path: Path) -> None:
+    """Those who are forgotten are enrolled again meanwhile."""
+    archive = Archive(tmp_path, nights=0)
+    traces = [each for each in lead_a_life(archive) if archive.gone[each.name] in WAYS]
+    for number in range(20):
+        write_photo(archive.folder / "more", f"{number}.png", Shown(200 + number), Shown(200 + number, 1))
+
+    def run_again() -> None:
+        assert run_over(archive.folder / "more", archive.store, account=USER).persons > 0
+
+    def regroup_and_export() -> None:
+        for number in range(3):
+            with open_store(archive.store, command="test") as opened:
+                JobPeople(opened, USER).regroup()
+                assert opened.export(tmp_path / f"export {number}")["persons"] > 0
+
+    def post(service: IdentityService) -> None:
+        for variant in range(20, 40):
+            for number, each in enumerate(traces):
+                service.post(ACCOUNT, "main", photo(Shown(number + 1, variant)), PostRequest(name=each.name))
+
+    with serving(archive.store) as service, open_store(archive.store, command="test") as opened:
+        going = [run_again, regroup_and_export, partial(post, service)]
+        with ThreadPoolExecutor(len(going)) as threads:
+            working = [threads.submit(work) for work in going]
+            while not all(work.done() for work in working):
+                forget_all(archive, opened)
+            for work in working:
+                work.result()
+        forget_all(archive, opened)
+    for number, each in enumerate(traces):
+        for variant in range(20, 40):
+            each.note_vector(Shown(number + 1, variant))
+    of_others = pictures_of_others(archive.store)
+    for each in traces:
+        each.data -= of_others
+    assert {each.name: hits for each in traces if (hits := found(archive.store, each))} == {}
+    assert problems(archive.store) == []

@@ -111,6 +111,21 @@ def ids(report: RunReport) -> tuple[int, int, int]:
     return report.renamed, report.relabelled, report.unsettled
 
 
+def test_a_run_without_labels_says_that_they_were_removed(nights: Nights) -> None:
+    for folder, face in (("Anna", Shown(1)), ("Berta", Shown(2))):
+        write_photo(nights.photos / folder, "1.png", face)
+    nights.by_folders()
+    request = RunRequest(nights.photos, nights.store, SETTINGS)
+    assert "            2 labels changed, 2 of them removed" in dry_run(request).lines()
+    report = run_over(nights.photos, nights.store)
+    assert (report.labels_changed, report.labels_removed) == (2, 2)
+    lines = [line for line in report.lines() if line.startswith("labels")]
+    assert lines == ["labels      2 removed (a run without --labels has none); all names stay"]
+    assert {row.name for row in nights.with_people(lambda people: people.all())} == {"Anna", "Berta"}
+    again = [line for line in nights.by_folders().lines() if line.startswith("labels")]
+    assert again == ["labels      2 changed: 0 people renamed, 0 faces became others', 0 not followed"]
+
+
 @pytest.mark.slow
 def test_a_person_all_of_whose_photos_have_a_new_name_has_it(nights: Nights) -> None:
     odd = ["x" * 1000, "👩‍👩‍👧 \U0001f1e9\U0001f1ea", "ברטה\u202e", 'a"b,\\ c', "O'Neil; DROP TABLE"]

@@ -88,7 +88,7 @@ def test_every_verb(store: Path, served: IdentityService | None, archive: Path) 
     assert undone.exit_code == 61
     assert ask(store, "list") == before
     assert ask(store, "forget", two, "--yes")["gone"] == [two]
-    assert ask(store, "photos", two, exit_code=2)["error"] == "person-not-found"
+    assert ask(store, "photos", two, exit_code=72)["error"] == "person-not-found"
     if served:
         assert who_is(served, Shown(2)) is None
 
@@ -163,7 +163,8 @@ def test_who_reads_a_list_can_use_the_store_unless_it_is_long(
 def test_a_page_that_there_is_not(store: Path, words: tuple[str, ...], error: str) -> None:
     for row, name in zip(ask(store, "list")["people"], ("Ann", "Anna"), strict=False):
         ask(store, "name", row["person_id"], name)
-    assert ask(store, "list", *words, exit_code=2)["error"] == error
+    code = {"usage-error": 2, "person-not-found": 72, "person-ambiguous": 73}[error]
+    assert ask(store, "list", *words, exit_code=code)["error"] == error
 
 
 @pytest.mark.slow
@@ -173,13 +174,13 @@ def test_who_is_not_one_is_listed_and_nothing_is_done(store: Path, served: Ident
     ask(store, "name", two, "Anna")
     before = ask(store, "list")
     assert ask(store, "show", "Ann")["person_id"] == one  # the whole name wins
-    answer = ask(store, "forget", "an", "--yes", exit_code=2)
+    answer = ask(store, "forget", "an", "--yes", exit_code=73)
     assert answer["error"] == "person-ambiguous"
     assert one in answer["message"]
     assert two in answer["message"]
     ask(store, "name", two, "Ann")
-    assert ask(store, "hide", "Ann", exit_code=2)["error"] == "person-ambiguous"
-    ask(store, "hide", "", exit_code=2)
+    assert ask(store, "hide", "Ann", exit_code=73)["error"] == "person-ambiguous"
+    ask(store, "hide", "", exit_code=72)
     ask(store, "undo")
     assert ask(store, "list") == before
     ask(store, "merge", one, two)

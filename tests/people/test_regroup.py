@@ -208,6 +208,20 @@ def test_the_partition_is_that_of_a_sequential_grouping(people: Regrouped, thres
     assert people.state() == before
 
 
+def test_the_people_of_a_precision_are_those_after_earlier_regroups(
+    people: Regrouped, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(regroup, "cut_of", lambda *_: LAX)
+    before = len(set(people.roots().values()))
+    found = [
+        people.correct("regroup", gate=SETTINGS.match, method=RegroupSettings(AVERAGE_LINK)).regrouping for _ in "12"
+    ]
+    assert found[0] is not None
+    assert found[1] is not None
+    assert len(found[0].joins) > 0
+    assert (found[0].people, found[1].people) == (before, before - len(found[0].joins))
+
+
 @pytest.mark.slow
 def test_recognition_follows_at_once(people: Regrouped) -> None:
     shown = people.shown()
@@ -240,8 +254,9 @@ def correct_all(people: Regrouped) -> None:
 
 
 def assert_kept(people: Regrouped, facts: set[tuple[Any, ...]], records: dict[str, Any]) -> None:
-    """That all of `correct_all` holds, facts and records, whatever else changed."""
-    assert people.facts() == facts
+    """That all of `correct_all` holds, facts and records, whatever else changed. New people inherit facts."""
+    assert people.facts() >= facts
+    assert all(fact[0] == "not_same" and {*fact[1:]} - records.keys() for fact in people.facts() - facts)
     owners, roots = people.owners(), people.roots()
     for kind, one, *other in facts:
         owner = owners.get(one)
@@ -589,6 +604,8 @@ def test_the_command_shows_asks_and_does(store: Path, held: str) -> None:
         refused = facepipe("regroup", "--store", store, "--threshold", STRICT, stdin="n\n")
         assert refused.exit_code == 130
         assert "Do this?" in refused.output
+        unasked = facepipe("regroup", "--store", store, "--threshold", STRICT, stdin="")
+        assert "Do this? [y/N]: \nfacepipe: stopped.\n" in unasked.stderr
     assert tables(store) == before
     with serving(store) if held == "served" else nullcontext():
         text = facepipe("regroup", "--store", store, "--threshold", STRICT, stdin="y\n")

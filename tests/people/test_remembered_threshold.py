@@ -3,6 +3,7 @@ them, until an undo."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -213,3 +214,16 @@ def test_the_method_is_remembered_and_leaves_the_threshold(store: Path) -> None:
     assert "T 0.6, regroup by average-link, cut 0.4" in facepipe("directory", "list", "--store", store).output
     assert regroup(store, "--method", "sequential")["cut"] is None
     assert regroup(store)["method"] == "sequential"
+
+
+def test_a_run_does_not_say_that_photos_have_the_threshold_of_before_a_regroup(store: Path) -> None:
+    def notes(settings: Settings = SETTINGS) -> str:
+        progress = Noting()
+        run_over(store.parent / "photos", store, progress, settings=settings)
+        return " ".join(progress.notes)
+
+    regroup(store, "--threshold", 0.3)
+    assert "decided with" not in notes()
+    answer("people", "undo", "--store", store, "--yes")
+    stricter = replace(SETTINGS, match=replace(SETTINGS.match, threshold=0.2))
+    assert "decided with threshold = 0.54" in notes(stricter)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from coded_faces import Shown
@@ -45,6 +46,21 @@ def test_a_run_then_regroups_as_a_correction_of_its_own(store: Path) -> None:
     assert len(people(store)) == 4
     (row,) = answer("directory", "list", "--store", store)["directories"]
     assert row["method"] is None  # only `regroup` is remembered
+
+
+def test_a_run_killed_before_its_regroup_regroups_when_it_goes_on(store: Path) -> None:
+    with patch("pipeline.jobs.people.People.regroup", side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
+        one_more(store, settings=LINKED)
+    assert len(people(store)) == 4
+    found = one_more(store, settings=LINKED)
+    assert (found["regrouped"]["joins"], len(people(store)), len(found["pages"])) == (1, 2, 1)
+    assert one_more(store, settings=LINKED)["regrouped"] is None
+    write_photo(store.parent / "more", "b.png", Shown(6))
+    with patch("pipeline.run.run._Command.finish", side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
+        one_more(store, settings=LINKED)
+    write_photo(store.parent / "more", "c.png", Shown(7))
+    assert one_more(store, settings=LINKED)["regrouped"]["joins"] == 1  # of both runs, c.png's
+    assert problems(store) == []
 
 
 def test_named_and_corrected_people_are_left_alone(store: Path) -> None:

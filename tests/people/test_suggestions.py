@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from coded_faces import Shown
 
-from pipeline.config import MatchSettings, Settings
+from pipeline.config import AVERAGE_LINK, MatchSettings, RegroupSettings, Settings
 from pipeline.errors import PersonNotFound
 from pipeline.jobs.people import People
 from pipeline.jobs.store import open_store
@@ -120,6 +120,20 @@ def test_what_was_rejected_never_comes_back(store: Path) -> None:
     with open_store(store, STRICT, command="reindex") as opened:
         reindex(opened, "swap")
     assert not both(suggested(store)) & rejected
+
+
+def test_the_directorys_cut_widens_them(store: Path) -> None:
+    """Else a regroup would join people who were never suggested, and leave named ones unjoined without a word."""
+    before = suggested(store)
+    with people_of(store) as people:
+        for number, row in enumerate(people.all()):
+            people.name(row.person_id, f"N{number}")
+        assert not people.regroup(method=RegroupSettings(AVERAGE_LINK, cut=0.06)).regrouping.joins  # type: ignore[union-attr]
+        for row in people.all():
+            people.name(row.person_id, "")
+        found = people.suggest()
+    assert found.wider == 0.06
+    assert both(before) < both([*found.pairs])
 
 
 def test_a_large_directory_says_whom_it_looked_at(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:

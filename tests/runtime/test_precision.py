@@ -129,7 +129,7 @@ def test_without_the_library_no_run_begins(
     settings = settings_of_store(settings_with(weights_cache, jpeg="device"), identity, tmp_path)
     settings = dataclasses.replace(settings, run=dataclasses.replace(settings.run, device="cuda"))
     monkeypatch.setitem(sys.modules, "nvidia", None)
-    with pytest.raises(BadValue, match=r"run\.jpeg.*facepipe\[cuda\]"):
+    with pytest.raises(BadValue, match=r"run\.jpeg.*\.\[cuda\]"):
         load_extractor(settings, identity, tmp_path)
 
 

@@ -306,13 +306,15 @@ def test_memory_photos_have_large_ones_among_them(
 @pytest.mark.slow
 def test_page(bench: Bench) -> None:
     skip_without_chromium()
-    figures = bench(bench_page, "--people", "60", "--pairs", "5", "--faces", "150", "--repeats", "1")["page"]
+    few = ("--people", "60", "--pairs", "5", "--faces", "150", "--crowd", "30", "--repeats", "1")
+    figures = bench(bench_page, *few)["page"]
     assert [figures[f"answered_{key}"] for key in "snk"] == [2, 2, 1]
     assert figures["review_requests_per_answer_api"] == 4 / 5  # one for each answer that is kept
     assert figures["faces_requests_pictures"] == 150
     assert figures["people_bytes_pictures"] > figures["people_first_bytes_pictures"] > 30 * 5_000
     assert 0 < figures["faces_cards_in_dom"] < 100
     assert figures["server_rss_peak_bytes"] >= figures["server_rss_start_bytes"]
+    assert (figures["crowd_faces"], figures["crowd_requests_pictures"]) == (30, 1)
 
 
 def test_a_page_that_loses_answers_fails() -> None:

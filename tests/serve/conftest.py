@@ -38,14 +38,14 @@ def extractor(extractor: BatchExtractor) -> BatchExtractor:
     return remembering(extractor)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")  # afterwards its thread would fold amid other tests, also at their fault points
 def live(tmp_path_factory: pytest.TempPathFactory, extractor: BatchExtractor) -> Iterator[LiveServer]:
     """Local hosting; short times, so that the tests of slow clients are quick."""
     with live_server(tmp_path_factory.mktemp("live") / "store", extractor, serve__body_timeout_s=1.5) as server:
         yield server
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def live_account(live: LiveServer) -> Iterator[Account]:
     """Alice's at `live`, by the calls of the contract."""
     server = Server.at(live.url)

@@ -311,7 +311,7 @@ def test_what_changes_is_seen_by_the_service(served: Served, store: Path) -> Non
         assert ann == account
         assert sum(map(len, served.service.directories.all())) == 0  # read when first used
         assert len(listed(served.service, default, "main")) == 2
-        opened.delete_directory(default, "main")
+        opened.delete_all(default, "main")
         assert [row.directories for row in opened.accounts()] == [[], []]
     assert listed(served.service, default, "main") == []
 

@@ -19,7 +19,7 @@ import pytest
 
 from pipeline.cli import main
 from pipeline.errors import StoreMissing, UsageError
-from pipeline.jobs.store import open_or_create_store
+from pipeline.jobs.store import open_or_create_store, open_store
 from pipeline.store.local import LocalStore
 from tests.forking import Forker
 from tests.serve.certificate import Certificate, make_certificate
@@ -97,6 +97,13 @@ def test_ctrl_c_ends_it_too(store: Path, forked_servers: Forker) -> None:
     os.kill(server.pid, signal.SIGINT)
     assert server.wait().status == 0
     assert log_of(store).read_text() == ""
+
+
+def test_commands_get_the_address_of_its_page(store: Path, forked_servers: Forker) -> None:
+    server = forked_servers.start(**server_order(store, log_of(store), environ=os.environ))
+    with open_store(store, command="test") as opened:
+        assert opened.server is not None
+        assert opened.server.page == f"{json.loads(server.ready)['url']}/ui"
 
 
 def serve(*arguments: str) -> None:

@@ -410,8 +410,8 @@ def of_version(version: int, folder: Path) -> Path:
     """A store with tables of an older version: an account, and a run of two photos with a person each; from
     version 2 on also A and B, who were posted. A has tags and a flag, and from version 3 on a first name and metadata.
     B is merged with A, and had the reference replaced. Versions 5 and 6 are another
-    store: it has corrections, one undone; in version 6 an undo and a redo are corrections. Versions 8 and 10 are what
-    `finish` and `post` make; the directory `main` of 10 has a threshold and a method."""
+    store: it has corrections, one undone; in version 6 an undo and a redo are corrections. Versions 8, 10 and 11 are
+    what `finish` and `post` make; the directory `main` of 10 has a threshold and a method."""
     with tarfile.open(Path(__file__).parent / "data" / f"store-v{version}.tar.gz") as archive:
         archive.extraction_filter = getattr(tarfile, "data_filter", None)  # since Python 3.11.4
         archive.extractall(folder / f"version-{version}")
@@ -473,6 +473,14 @@ def at_fault_points(hook: Callable[[str], None]) -> Iterator[None]:
         yield
     finally:
         faults.install(None)
+
+
+def remove_faces(client: LocalStore) -> None:
+    """Of everybody, while the photos keep their rows: as those that show others, or as earlier versions deleted a
+    directory."""
+    for table in ("detections", "embeddings", "reference_faces", "persons", "directories"):
+        execute(client, f"DELETE FROM core.{table}")
+    execute(client, "UPDATE core.faces SET outcome = 'removed', person_id = NULL")
 
 
 def copied_at_points(store: Path, folder: Path, work: Callable[[], object], *, every: bool = False) -> dict[str, Path]:

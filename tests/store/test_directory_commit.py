@@ -17,7 +17,7 @@ from pipeline.store import segments
 from pipeline.store.checks.check import check_store
 from pipeline.store.files.objects import read_object
 from pipeline.store.local import LocalStore
-from pipeline.store.records import DirectoryRow, RunRow
+from pipeline.store.records import Deleted, DirectoryRow, RunRow
 from pipeline.store.schema import MAX_DIRECTORIES, TABLES
 from tests.store.store_samples import (
     JPEG,
@@ -184,7 +184,7 @@ def test_faces_of_a_run_lose_their_deleted_person(filled: LocalStore) -> None:
     assert [row["name"] for row in names] == [None, "Person 0"]
     assert names[0]["extra"] is None
     assert names[0]["path"] is None  # a digest of it is kept, so that the next run does not take the file again
-    assert filled.forgotten_photos(1, ["/photos/0-0.jpg"], [sha("/photos/0-0.jpg")]) == {
+    assert filled.forgotten_photos(1, ["main"], ["/photos/0-0.jpg"], [sha("/photos/0-0.jpg")]) == {
         "/photos/0-0.jpg",
         sha("/photos/0-0.jpg"),
     }
@@ -233,7 +233,7 @@ def test_a_directory_exists_while_it_holds_an_identity(client: LocalStore, accou
     assert segments_of(client, 2) == []
     commit(client, insertion(account, "three", 3, "C"))  # takes the same number
     assert [record.name for record in stored_people(client, account, "three").persons] == ["C"]
-    assert client.delete_directory(account, "one") == 1
+    assert client.delete_directory(account, "one") == Deleted(1, 0)
     with pytest.raises(DirectoryUnknown, match=r'"ann" has no directory "one"\. Directories: three'):
         client.delete_directory(account, "one")
     assert first.image_guid not in objects_on_disk(client)
@@ -404,7 +404,7 @@ def test_a_file_that_cannot_be_deleted_yet_fails_no_commit(client: LocalStore, a
     with failing_at(fault, StoreFull(path=client.path, detail="for a test")):
         commit(client, replacement(account, "main", 9, first))
         commit(client, Asked(account, "main", deleted=[other.person_id]))
-        assert client.delete_directory(account, "main") == 1
+        assert client.delete_directory(account, "main") == Deleted(1, 0)
     assert [record.name for record in stored_people(client, account, "main").persons] == []
     client.close()
     with LocalStore.open(client.path, command="test") as again:

@@ -222,7 +222,9 @@ def test_on_a_read_only_disk_an_unfinished_erasure_is_told(store: Path, tmp_path
     (segment,) = folder.glob("store/references/*/*")
     mount = f"mount --bind '{folder}' '{folder}' && mount -o remount,bind,ro '{folder}'"
     shard = f"embeddings/g0001/{rewritten.name.replace('.1.parquet', '.parquet')}"
-    left = segment.relative_to(folder / "store").as_posix(), shard
+    spilled = "catalog-0001.duckdb.tmp"  # by a process that was killed
+    (folder / "store" / spilled).mkdir()
+    left = spilled, segment.relative_to(folder / "store").as_posix(), shard
     assert in_namespace(folder, mount, READ_ONLY_ERASURE, *left).strip() == "told"
 
 

@@ -21,7 +21,7 @@ from tests.store.store_samples import SIZE, unit_vectors
 
 FORMAT = (Path(pipeline.store.__file__).parent / "FORMAT.md").read_text("utf-8")
 PUBLIC = {
-    "media": "media_id path sha256 status reason width height",
+    "media": "media_id path sha256 status reason width height taken_at",
     "faces": "face_id media_id path person_id outcome x1 y1 x2 y2 confidence center_pose_quality sharpness_quality"
     " contrast_quality similarity_score",
     "persons": "person_id root_person_id name external_id account directory occurrence image_guid added_at"

@@ -7,10 +7,12 @@ import signal
 import subprocess
 import sys
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 
 import duckdb
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from pipeline.config import load_settings
@@ -25,7 +27,9 @@ from pipeline.errors import (
 from pipeline.jobs.people import People
 from pipeline.jobs.store import Store
 from pipeline.store.catalog import directories
+from pipeline.store.catalog.opening import catalog_file
 from pipeline.store.checks.check import check_store
+from pipeline.store.files.durable import Folder
 from pipeline.store.keyed_digests import ERASED
 from pipeline.store.local import LocalStore
 from pipeline.store.records import Remembered, StoreIdentity
@@ -203,7 +207,8 @@ def test_a_closed_store_is_an_error(store: Path) -> None:
 
 
 def version_of(store: Path) -> int:
-    with duckdb.connect(str(store / "catalog-0001.duckdb")) as connection:
+    catalog = catalog_file(Folder(store))  # another one once the erasure that a stored store owes was made
+    with duckdb.connect(str(catalog)) as connection:
         return int(connection.execute("SELECT schema_version FROM core.store").fetchall()[0][0])
 
 
@@ -361,6 +366,25 @@ def test_a_store_of_version_10_keeps_its_constraints_and_the_methods_of_its_dire
     assert version_of(store) == SCHEMA_VERSION
     with LocalStore.open(store, command="again") as client:
         assert check_store(client).problems == []
+
+
+def test_the_photos_of_a_store_of_version_11_have_no_date(tmp_path: Path) -> None:
+    store = of_version(11, tmp_path)
+    assert version_of(store) == 11
+    with LocalStore.open(store, command="test") as client:
+        assert check_store(client).problems == []
+        assert client.read("SELECT taken_at FROM main.media")["taken_at"].to_pylist() == [None] * 9
+        run = client.begin_run("/more", "folder", 1, "main", {})
+        client.plan_run(run.run_id, 2, 1)
+        shard = shard_commit(client, run, 0, rows=2)
+        dates = [datetime(1904, 1, 2, 3, 4, 5), datetime(2106, 5, 6, 7, 8, 9)]
+        column = shard.media.column_names.index("taken_at")
+        media = shard.media.set_column(column, shard.media.schema.field(column), pa.array(dates, pa.timestamp("us")))
+        commit_shard(client, replace(shard, media=media))
+        client.finish_run(run.run_id, {})
+        assert client.read("SELECT taken_at FROM main.media ORDER BY media_id")["taken_at"].to_pylist()[-2:] == dates
+        assert check_store(client).problems == []
+    assert version_of(store) == SCHEMA_VERSION
 
 
 def test_a_new_store_has_a_key_of_its_own(tmp_path: Path) -> None:

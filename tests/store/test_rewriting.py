@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Iterator
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from unittest.mock import patch
 
@@ -17,6 +18,7 @@ from pipeline.store.catalog import connection, rewriting
 from pipeline.store.catalog.connection import Catalog
 from pipeline.store.local import LocalStore
 from pipeline.store.schema import TABLES
+from pipeline.types import utc_now
 from tests.store.store_samples import (
     Asked,
     at_fault_points,
@@ -264,6 +266,49 @@ def test_killed_anywhere_the_next_opening_erases(forgotten: LocalStore, tmp_path
         assert in_files(copy, NAME) == []
         found = contents(copy)
         assert {**found, "names": None} == {**expected, "names": None}
+
+
+@pytest.mark.parametrize("part", ["erase", "give_up_runs", "rewriting.rewrite"])
+def test_what_was_to_be_erased_now_and_failed_is_erased_by_the_next_opening(forgotten: LocalStore, part: str) -> None:
+    full = StoreFull(path=forgotten.path, detail="full")
+    with patch(f"pipeline.store.erasure.{part}", side_effect=full), pytest.raises(StoreFull):
+        forgotten.erase(now=True)
+    assert current(forgotten) == "catalog-0001.duckdb"
+    path = _closed(forgotten)
+    opened(path).close()
+    assert in_files(path, NAME) == []
+
+
+def test_killed_while_it_is_erased_now_the_next_opening_erases(forgotten: LocalStore, tmp_path: Path) -> None:
+    (tmp_path / "copies").mkdir()
+    erase = partial(forgotten.erase, now=True)
+    copies = copied_at_points(forgotten.path, tmp_path / "copies", erase, every=True)
+    asked = [path for name, path in copies.items() if name not in ("0-fold.begin", "1-fold.commit")]
+    assert len(asked) == len(copies) - 2
+    for copy in asked:
+        opened(Path(copy)).close()
+        assert in_files(Path(copy), NAME) == []
+
+
+def test_nothing_waits_and_nothing_is_written(store: Path) -> None:
+    with opened(store) as client:
+        number = client.submit(lambda catalog: catalog.last_number)
+        client.erase(now=True)
+        assert (current(client), client.submit(lambda catalog: catalog.last_number)) == ("catalog-0001.duckdb", number)
+
+
+def test_what_a_killed_process_spilled_is_deleted(store: Path) -> None:
+    for name in ("catalog-0001.duckdb.tmp", "catalog-0007.duckdb.tmp"):
+        (store / name).mkdir()
+        (store / name / "duckdb_temp_1_0_storage_S64K-0.tmp").write_text(NAME)
+    opened(store).close()
+    assert [path.name for path in store.glob("catalog*")] == ["catalog-0001.duckdb"]
+
+
+def test_on_a_read_only_disk_it_is_told_what_waits(forgotten: LocalStore, caplog: pytest.LogCaptureFixture) -> None:
+    erasure.finish(forgotten, read_only=True, within_h=LATE)
+    (line,) = caplog.messages
+    assert f"waits to be erased from the catalog's file, by {utc_now() + timedelta(hours=LATE):%F}" in line
 
 
 def _closed(client: LocalStore) -> Path:

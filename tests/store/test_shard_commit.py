@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.errors import StoreError, TooManyDirectories
+from pipeline.store import cleanup
 from pipeline.store.catalog.connection import Catalog
 from pipeline.store.checks.check import check_store
 from pipeline.store.files.objects import read_object
@@ -190,6 +191,18 @@ def test_finished_run_shards_are_deleted_and_pending_deletes_replayed(tmp_path: 
         assert client.extracted_shards(run.run_id) == set()
         assert check_store(client).problems == []
         assert len(stored_people(client, account, "main")) == SHARD_ROWS
+
+
+def test_all_of_many_listed_files_are_deleted(tmp_path: Path) -> None:
+    with LocalStore.open_or_create(tmp_path / "s", identity, command="test") as client:
+        listed = [f"runs/{number}/run.json" for number in range(1100)]
+        for file in listed[1:]:  # the first is missing
+            client.folder.path(file).parent.mkdir()
+            client.folder.path(file).write_text("{}")
+        client.submit(cleanup.delete_later, [*listed, *listed[:600]])  # some twice
+        client.unlink_needless()
+        assert not [*client.path.glob("runs/*/run.json")]
+        assert client.submit(cleanup.pending_files) == []
 
 
 def test_nobody_waits_for_the_checkpoint_after_his_answer(client: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:

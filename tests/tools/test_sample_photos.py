@@ -170,6 +170,6 @@ def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(
         "pipeline.tools.sample_photos.find_spec", lambda name: None if name == "skimage" else find(name)
     )
-    with pytest.raises(UsageError, match=r'"skimage".*pip install "facepipe\[demo\]"'):
+    with pytest.raises(UsageError, match=r"\"skimage\".*pip install -e '\.\[demo\]'"):
         write_samples(tmp_path / "new")
     assert not (tmp_path / "new").exists()

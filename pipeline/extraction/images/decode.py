@@ -18,6 +18,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
+from datetime import datetime
 from itertools import zip_longest
 from typing import Final, TypeAlias
 
@@ -35,6 +36,7 @@ from PIL.TiffImagePlugin import (
 
 from pipeline.config import DecodeSettings
 from pipeline.errors import ImageRejected, ImageTooLarge, ImageTruncated, ImageUnreadable, ImageUnsupported
+from pipeline.extraction.images.exif_date import taken_at
 from pipeline.extraction.images.files import SNIFF_BYTES, check_bytes, ends_early, ico_pixels, sniff
 from pipeline.extraction.images.jpeg import (
     GREY,
@@ -183,7 +185,7 @@ class OpenedImage:
         except Exception as exc:  # nine formats' parsers raise anything
             raise _damaged(self.data, exc) from exc
         kind = image.format or ""
-        return DecodedImage(pixels, _NAMES.get(kind, kind.lower()))
+        return DecodedImage(pixels, _NAMES.get(kind, kind.lower()), taken_at=_taken_at(self.data, image))
 
 
 class Decoder:
@@ -217,6 +219,18 @@ def decode_image(data: bytes, settings: DecodeSettings) -> DecodedImage:
     return open_image(data, settings).load_in_room()
 
 
+def decode_picture(image: Image.Image, settings: DecodeSettings) -> DecodedImage:
+    """A PIL image, as `decode_image` would return its file. Raises ImageTooLarge, ImageTruncated, ImageUnreadable."""
+    _check_pixels(image.width * image.height, settings)
+    with ROOM.taken(image.width * image.height * _pixel_bytes(image)):
+        try:
+            image.load()
+            pixels = _turned(rgb_pixels(image), _orientation(image))
+        except Exception as exc:  # as above
+            raise _damaged(b"", exc) from exc
+    return DecodedImage(pixels, "pixels")
+
+
 def open_image(data: bytes, settings: DecodeSettings) -> OpenedImage:
     """The image in `data`, its header read but no pixel decoded. Raises as `decode_image`."""
     check_bytes(len(data), settings.max_bytes)
@@ -248,14 +262,14 @@ def encoded_image(data: bytes, settings: DecodeSettings) -> EncodedImage | None:
             # Adobe's marker may declare other colours than YCbCr; only libjpeg's family is known to respect it.
             if image.format not in _JPEG or image.info.get("adobe_transform", 1) != 1:
                 return None
-            orientation = _orientation(image)
+            orientation, taken = _orientation(image), _taken_at(data, image)
             width, height = image.size
     except Exception:  # noqa: BLE001 - whatever is wrong, the reference decoder reports it better
         return None
     if cannot_hold(data, width * height):
         return None
     swapped = ARRAY_TURNS.get(orientation, (False,))[0]
-    return EncodedImage(data, *((height, width) if swapped else (width, height)), orientation, "jpeg")
+    return EncodedImage(data, *((height, width) if swapped else (width, height)), orientation, "jpeg", taken)
 
 
 def _open(data: bytes, settings: DecodeSettings) -> ImageFile.ImageFile:
@@ -310,7 +324,7 @@ def _has_crowded_part(data: bytes, tags: ImageFileDirectory_v2, most: int) -> bo
     return any(data.count(START_OF_SCAN, start, start + size) > most for start, size in parts)
 
 
-def _pixel_bytes(image: ImageFile.ImageFile) -> int:
+def _pixel_bytes(image: Image.Image) -> int:
     """Decoding memory per pixel."""
     converted = image.mode in DEEP_GREYS or image.mode == "CMYK" or image.has_transparency_data
     own = _OWN_BYTES.get(image.format or "", 0)
@@ -397,6 +411,12 @@ def _orientation(image: Image.Image) -> int:
         return int(image.getexif().get(_ORIENTATION_TAG, 1))
     except Exception:  # noqa: BLE001 - a broken EXIF block must not cost the picture, whatever its parser raises
         return 1
+
+
+def _taken_at(data: bytes, image: Image.Image) -> datetime | None:
+    """When the photo was taken, as `DecodedImage.taken_at`. Call it when `_orientation` may be called."""
+    exif = data if image.format == "TIFF" else image.info.get("exif")  # a text, if a PNG has one of this name
+    return taken_at(exif.removeprefix(b"Exif\0\0")) if isinstance(exif, bytes) else None
 
 
 def _damaged(data: bytes, exc: Exception) -> ImageRejected:

@@ -19,6 +19,7 @@ from pipeline.errors import BadValue, ImageRejected
 from pipeline.extraction.images.decode import ARRAY_TURNS, decode_image
 from pipeline.runtime.device import finish, is_cuda, on_cuda, raise_if_failed
 from pipeline.runtime.threads import over_threads, threads_here
+from pipeline.texts import install_extra
 from pipeline.types import DecodedImage, DeviceImage, EncodedImage
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def load_nvimgcodec() -> Any:
     try:
         from nvidia import nvimgcodec
     except ImportError as exc:
-        problem = f'nvImageCodec cannot be imported ({exc}): pip install "facepipe[cuda]", or use cpu'
+        problem = f"nvImageCodec cannot be imported ({exc}): {install_extra('cuda')}, or use cpu"
         raise BadValue(key="run.jpeg", where="the settings", value=DEVICE, expected=problem) from None
     return nvimgcodec
 

@@ -27,6 +27,7 @@ LOCATION_COLUMNS: Final = ("path", "uri")
 TEXT_COLUMNS: Final = ("name", "external_id", "directory")
 _COLUMNS = (*LOCATION_COLUMNS, *TEXT_COLUMNS)
 _HEADER_CHARACTERS = 2**17
+_ONE_A_LINE: Final = "; a manifest has one object on each line"
 _READ_ERRORS = (OSError, UnicodeError, csv.Error)
 # For Parquet:
 _BATCH_ROWS: Final = 1024
@@ -196,9 +197,9 @@ def _json_row(path: Path, line: int, text: str) -> dict[str, Any]:
     try:
         values = json.loads(text, parse_constant=_no_constant)
     except (ValueError, RecursionError) as exc:
-        _invalid(path, f"line {line} is not JSON ({exc})")
+        _invalid(path, f"line {line} is not JSON ({exc}){_ONE_A_LINE}")
     if not isinstance(values, dict):
-        _invalid(path, f"line {line} must be a JSON object, not {type(values).__name__}")
+        _invalid(path, f"line {line} must be a JSON object, not {type(values).__name__}{_ONE_A_LINE}")
     return values
 
 

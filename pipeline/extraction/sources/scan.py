@@ -39,8 +39,11 @@ from pipeline.types import ImageRef, Source
 SourceKind: TypeAlias = Literal["folder", "csv", "jsonl", "parquet"]
 _MANIFESTS: Final[dict[str, SourceKind]] = {
     ".csv": "csv",
+    ".tsv": "csv",
+    ".txt": "csv",
     ".jsonl": "jsonl",
     ".ndjson": "jsonl",
+    ".json": "jsonl",
     ".parquet": "parquet",
     ".pq": "parquet",
 }
@@ -51,7 +54,7 @@ _CACHED_FOLDERS = 1024  # of a prefix; its listing groups them
 
 def source_kind(path: Source) -> SourceKind:
     """The kind of `path`; prefixes are folders, unchecked. Raises SourceMissing, ManifestInvalid, or InputError if it
-    cannot be examined."""
+    is a photo or cannot be examined."""
     if buckets.is_address(path):
         return "folder"
     try:
@@ -65,6 +68,8 @@ def source_kind(path: Source) -> SourceKind:
     if is_folder:
         return "folder"
     kind = _MANIFESTS.get(Path(path).suffix.lower())
+    if is_file and kind_by_suffix(str(path)) == IMAGE:
+        raise InputError(message=f"{path_text(path)} is a photo: give its folder, or a manifest that names it.")
     if kind is None or not is_file:
         raise ManifestInvalid(
             path=path_text(path), detail=f"it is not a folder, and a manifest is a file named {', '.join(_MANIFESTS)}"

@@ -18,6 +18,7 @@ from typing import Any, Final
 from pipeline.config import RaySettings
 from pipeline.errors import ClusterFailed, UsageError
 from pipeline.runtime.threads import usable_cores
+from pipeline.texts import install_extra
 
 NAMESPACE: Final = "facepipe"
 _REACHED_S: Final = 10.0
@@ -41,7 +42,7 @@ def require_ray() -> None:
     """Raises UsageError if Ray, or a package that the shard folder needs, is missing."""
     for module in ("ray", "obstore"):
         if find_spec(module) is None:
-            raise UsageError(message="The engine ray needs the extra `ray`: pip install 'facepipe[ray]'.")
+            raise UsageError(message=f"The engine ray needs the extra `ray`: {install_extra('ray')}.")
 
 
 @contextmanager

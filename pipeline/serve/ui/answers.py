@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 from urllib.parse import quote
@@ -11,6 +11,7 @@ from pipeline.jobs.people import PersonRow
 from pipeline.serve.context import Json
 from pipeline.serve.ui.context import PageContext, Visit, stamp
 from pipeline.serve.ui.sessions import Session
+from pipeline.store import people as store_people
 
 
 def gate_json(center_pose: float, sharpness: float, contrast: float) -> dict[str, float]:
@@ -35,22 +36,38 @@ def picture_address(visit: Visit, guid: str | None) -> str | None:
 
 
 def people_json(visit: Visit, rows: Iterable[PersonRow]) -> list[Json]:
-    rows = list(rows)
+    rows, listed = list(rows), visit.listed
+    covers = _covers(visit, rows)
     pictures = visit.service.pictures(*visit.place, [row.person_id for row in rows])
     return [
         {
             "id": row.person_id,
             **({} if row.name is None else {"name": row.name}),
+            **({"namesakes": number} if (number := listed.namesakes(row)) else {}),
             **({} if row.external_id is None else {"externalId": row.external_id}),
             "photos": row.photos,
             "faces": row.faces,
             "merged": row.merged,
             "hidden": row.hidden,
             "addedAt": stamp(row.added_at),
-            "picture": picture_address(visit, pictures.get(row.person_id)),
+            "picture": covers.get(row.person_id) or picture_address(visit, pictures.get(row.person_id)),
         }
         for row in rows
     ]
+
+
+def _covers(visit: Visit, rows: Sequence[PersonRow]) -> dict[str, str]:
+    """Person -> address of the face that a user chose, as long as it is the person's and may be shown."""
+    wanted = [row.cover for row in rows if row.cover is not None]
+    faces = visit.context.store.ask(store_people.faces_by_id, wanted).to_pylist() if wanted else []
+    with visit.service.directories.using(*visit.place) as directory:
+        roots = {face["face_id"]: directory.root_id(face["person_id"]) for face in faces if face["person_id"]}
+    pictures = {face["face_id"]: face_json(visit, face)["picture"] for face in faces}
+    return {
+        row.person_id: pictures[row.cover]
+        for row in rows
+        if row.cover is not None and roots.get(row.cover) == row.person_id and pictures[row.cover]
+    }
 
 
 def face_json(visit: Visit, row: Mapping[str, Any]) -> Json:
@@ -76,6 +93,7 @@ def face_json(visit: Visit, row: Mapping[str, Any]) -> Json:
             "width": width,
             "height": height,
             "picture": address(visit, f"photos/{row['media_id']}/picture") if shown else None,
+            **({} if row["taken_at"] is None else {"takenAt": row["taken_at"].isoformat()}),  # the camera's local time
         }
     return face
 

@@ -13,11 +13,11 @@ from starlette.responses import Response
 
 from pipeline.errors import PersonUnknown, PictureUnavailable
 from pipeline.extraction.stored_picture import MEDIA_TYPE
-from pipeline.jobs.people import WHY_TWICE, why_unassigned
+from pipeline.jobs.people import WHY_TWICE
 from pipeline.people.drawn_faces import MIN_SIDE_PX
 from pipeline.serve.context import Json
 from pipeline.serve.cursors import Key, cursor, place_after
-from pipeline.serve.request_parsing import person_id
+from pipeline.serve.request_parsing import checked_person_id, person_id
 from pipeline.serve.responses import tagged_response
 from pipeline.serve.ui.answers import face_json, people_json
 from pipeline.serve.ui.context import Visit, stamp
@@ -29,8 +29,8 @@ from pipeline.types import utc_now
 _PEOPLE_COUNT: Final = 100
 _NUMBER: Final = re.compile(r"[0-9]{1,18}")
 _FACE_COUNT: Final = 60
-_BY_SCORE: Final = "score"
-_FACE_SORTS: Final = ("added", _BY_SCORE)
+_FACE_SORTS: Final = (store_people.ADDED, store_people.SCORE, store_people.TAKEN)
+_WITH: Final = 12  # people listed of those on the same photos
 _UNASSIGNED: Final = {"open": False, "nobody": True}  # whether a user said that they are nobody's
 _TWICE_COUNT: Final = 20
 _TWICE_ORDER: Final = ("twice",)
@@ -67,12 +67,30 @@ def faces(visit: Visit) -> Json:
     after = None if place is None else (float(place[0]), int(place[1]))
     as_of = stamp(utc_now())
     members = visit.service.merged_set(*visit.place, wanted)
-    rows = visit.context.store.faces_page(members, after, count + 1, by_score=sort == _BY_SCORE).to_pylist()
+    year, other = visit.query.whole("year", 0, 0, 9999) or None, visit.query.text("with")
+    others = visit.service.merged_set(*visit.place, checked_person_id(other)) if other else None
+    rows = visit.context.store.faces_page(
+        members, after, count + 1, by=sort, year=year, on_photos_with=others
+    ).to_pylist()
     last = rows[count - 1] if len(rows) > count else None
     return {
         "faces": [face_json(visit, row) for row in rows[:count]],
         **({} if last is None else {"next": cursor([sort], (last["place"], last["face_id"]))}),
         "asOf": as_of,
+    }
+
+
+def around(visit: Visit) -> Json:
+    """Whom a person is on most photos with, and how many of the faces are of which year. Raises PersonUnknown."""
+    root, *members = visit.service.merged_set(*visit.place, person_id(visit.request))
+    photos = dict(visit.context.store.ask(store_people.seen_with, [root, *members], _WITH))
+    listed = visit.listed.rows
+    people = people_json(visit, [listed[one] for one in photos if one in listed])
+    years = visit.context.store.ask(store_people.years_of, [root, *members])
+    return {
+        "with": [{"person": each, "photos": photos[each["id"]]} for each in people],
+        "years": [{"year": year, "faces": faces} for year, faces in years.items() if year is not None],
+        "undated": years.get(None, 0),
     }
 
 
@@ -83,13 +101,16 @@ def unassigned(visit: Visit) -> Json:
     rows = visit.context.store.unassigned_faces(*visit.place, after, count + 1, nobodys=_UNASSIGNED[show]).to_pylist()
     more = {"next": rows[count - 1]["face_id"]} if len(rows) > count else {}
     return {
-        "faces": [
-            {**face_json(visit, row), "size": row["size"], "reason": why_unassigned(row)} for row in rows[:count]
-        ],
+        "faces": [{**face_json(visit, row), "size": row["size"], "why": _why(row)} for row in rows[:count]],
         **more,
         "total": rows[0]["total"] if rows else 0,
         "asOf": as_of,
     }
+
+
+def _why(face: Mapping[str, Any]) -> list[str]:
+    """Why a face has no person: the measures by which it was rejected, or another word of `unassigned_faces`."""
+    return (face["rejection_reasons"] or "rejected").split(",") if face["why"] == "rejected" else [face["why"]]
 
 
 def twice(visit: Visit) -> Json:

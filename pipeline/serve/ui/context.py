@@ -98,9 +98,9 @@ class Visit(Call):
         """The quality gate and threshold of the directory."""
         return self.service.match_of(*self.place)
 
-    @property
+    @cached_property
     def listed(self) -> PeopleList:
-        """The people of the directory, in the orders of the grid."""
+        """The people of the directory, in the orders of the grid: one list for the whole request."""
         return self.context.lists.of(self.place, self.people)
 
     def count(self, default: int) -> int:

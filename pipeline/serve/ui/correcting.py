@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timezone
-from typing import Final
+from typing import Any, Final, cast
 
 from pipeline.errors import (
     BodyInvalid,
+    ChangedSince,
     ConfirmationNeeded,
     CorrectionImpossible,
     NameTaken,
@@ -17,14 +18,14 @@ from pipeline.errors import (
     PictureUnavailable,
     UndoBlocked,
 )
-from pipeline.jobs.people import PersonRow
+from pipeline.jobs.people import LoggedCorrection, PersonRow
 from pipeline.serve.context import Json
 from pipeline.serve.request_parsing import MAX_MERGED, checked_person_id
 from pipeline.serve.ui.answers import people_json
 from pipeline.serve.ui.browsing import number
 from pipeline.serve.ui.context import Visit, stamp
 from pipeline.store import ADD_FACE, CorrectionAnswer, CorrectionRequest, PersonChange, Seen, media
-from pipeline.texts import TEXT_RULE, is_text
+from pipeline.texts import TEXT_RULE, is_text, isolated
 from pipeline.types import utc_now
 
 # Kind -> number of people (at least, at most), and whether it takes faces.
@@ -37,14 +38,16 @@ _KINDS: Final = {
     "not_same": (2, 2, False),
     "hide": (1, MAX_MERGED, False),
     "unhide": (1, MAX_MERGED, False),
+    "cover": (1, 1, True),
     "forget": (1, MAX_MERGED, False),
     "allow_twice": (0, 0, False),
     "disallow_twice": (0, 0, False),
 }
 _OF_PHOTOS: Final = frozenset({"allow_twice", "disallow_twice"})
 # Apply to the root, which represents a merged set in the web UI.
-_OF_ROOTS: Final = frozenset({"name", "hide", "unhide", "forget"})
-_NAMING: Final = ("name", "merge")  # kinds that take a name; a merge without one keeps all names
+_OF_ROOTS: Final = frozenset({"name", "hide", "unhide", "cover", "forget"})
+# Kinds that take a name. A merge without one keeps all names; a move with one makes somebody new.
+_NAMING: Final = ("name", "merge", "move")
 # What a correction did, for people.
 _TEXTS: Final = {
     "name": "the name of {who}",
@@ -53,10 +56,11 @@ _TEXTS: Final = {
     "unmerge": "taking {who} apart",
     "split": "splitting {faces} off, of {who}",
     "move": "moving {faces}, of {who}",
-    "add_face": "a drawn face of {who}",
+    "add_face": "adding a face of {who}",
     "not_same": "that {who} are two people",
     "hide": "hiding {who}",
     "unhide": "showing {who} again",
+    "cover": "the cover picture of {who}",
     "forget": "forgetting {who}",
     "allow_twice": "that people may be twice on a photo",
     "disallow_twice": "that nobody may be twice on a photo",
@@ -70,6 +74,7 @@ _TEXTS: Final = {
     "redo": "a change of {who}, made again",
 }
 _LOG_COUNT: Final = 50
+_CHANGES_TOLD: Final = 5  # of others, if a correction is refused because of them
 _FARTHEST: Final = 10  # of a box, in sides of its photo; excludes NaN
 _NEWEST: Final = 2**63 - 1  # no correction has this number
 _NAMED: Final = 3  # people that a text names
@@ -77,7 +82,19 @@ _NAMED: Final = 3  # people that a text names
 
 def correct(visit: Visit) -> Json:
     """Raises RequestErrors, among them NameTaken, ConfirmationNeeded and ChangedSince; then nothing was done."""
-    return _made(visit, _wish(visit))
+    try:
+        return _made(visit, _wish(visit))
+    except ChangedSince as changed:
+        raise _in_words(visit, changed) from None
+
+
+def _in_words(visit: Visit, changed: ChangedSince) -> ChangedSince:
+    """With what the others did, and present names."""
+    changes = cast("list[dict[str, Any]]", changed.fields["changes"])
+    rows = {row.correction_id: row for row in visit.people.log(_LOG_COUNT)}
+    told_rows = [(rows[change["correction"]], change["undone"]) for change in changes if change["correction"] in rows]
+    said = [f"{_told(visit, row)}{' (taken back)' * undone}" for row, undone in told_rows[-_CHANGES_TOLD:]]
+    return ChangedSince(what=", ".join(said) or changed.fields["what"], changes=changes)
 
 
 def add_face(visit: Visit) -> Json:
@@ -123,7 +140,7 @@ def _made(visit: Visit, wish: CorrectionRequest) -> Json:
         visit.context.lists.forget(visit.place)  # an emptied directory counts its corrections from the start
     if answer.correction_id is not None:
         visit.session.note(visit.directory, answer.correction_id, undoable=True)
-    return _answer(answer)
+    return _answer(visit, answer)
 
 
 def _roots(visit: Visit, person_ids: Sequence[str]) -> list[str]:
@@ -147,7 +164,7 @@ def log(visit: Visit) -> Json:
         {
             "correction": row.correction_id,
             "kind": row.kind,
-            "text": told(row.kind, list(row.names.values()), range(row.faces), row.gone),
+            "text": _told(visit, row),
             "at": stamp(row.made_at),
             "origin": row.origin,
             "own": row.correction_id in visit.session.own,
@@ -169,7 +186,7 @@ def last(visit: Visit) -> Json:
     while True:
         wanted = next(reversed(made), None)
         try:
-            found = _answer(visit.people.undo(wanted, dry_run=True))
+            found = _answer(visit, visit.people.undo(wanted, dry_run=True))
         except UndoBlocked as blocked:
             number, kind = blocked.fields["correction_id"], str(blocked.fields["kind"])
             found = {"correction": number, "kind": kind, "text": told(kind, [], []), "blocked": str(blocked)}
@@ -189,7 +206,7 @@ def undo(visit: Visit) -> Json:
     visit.session.corrections.add(number)
     if answer.undone_by is not None:
         visit.session.note(visit.directory, answer.undone_by, undoable=answer.kind == "undo")
-    return _answer(answer)
+    return _answer(visit, answer)
 
 
 def _wish(visit: Visit) -> CorrectionRequest:
@@ -209,9 +226,12 @@ def _wish(visit: Visit) -> CorrectionRequest:
     photos = body.get("photos", [])
     if not isinstance(photos, list) or bool(photos) != (kind in _OF_PHOTOS):
         raise BodyInvalid(detail=f"{kind} takes {'a list of' if kind in _OF_PHOTOS else 'no'} photos")
-    fits = kind in _NAMING if isinstance(name, str) and is_text(name) else name is None and kind != "name"
+    if isinstance(name, str) and is_text(name):
+        fits = kind in _NAMING and not (kind == "move" and (persons or not name))
+    else:
+        fits = name is None and kind != "name"
     if not fits:
-        raise BodyInvalid(detail=f"name must be a text of {TEXT_RULE}, and only where kind is name or merge")
+        raise BodyInvalid(detail=f"name must be a text of {TEXT_RULE}, of a name, a merge, or a move without persons")
     shown_under = body.get("from")
     if not isinstance(shown_under, (str, type(None))):
         raise BodyInvalid(detail="from must be an id")
@@ -243,8 +263,8 @@ def _moment(text: object) -> datetime | None:
         raise BodyInvalid(detail="asOf must be the asOf of an answer") from None
 
 
-def _answer(answer: CorrectionAnswer) -> Json:
-    names = [answer.names.get(person_id, "") for person_id in (*answer.persons, *answer.gone)]
+def _answer(visit: Visit, answer: CorrectionAnswer) -> Json:
+    names = [_shown(visit, answer.names.get(person_id, "")) for person_id in (*answer.persons, *answer.gone)]
     return {
         "correction": answer.correction_id,
         "kind": answer.kind,
@@ -258,10 +278,21 @@ def _answer(answer: CorrectionAnswer) -> Json:
     }
 
 
+def _told(visit: Visit, row: LoggedCorrection) -> str:
+    return told(row.kind, [_shown(visit, name) for name in row.names.values()], range(row.faces), row.gone)
+
+
+def _shown(visit: Visit, name: str) -> str:
+    """As the page shows it."""
+    return name.replace("_", " ") if visit.context.settings.ui.label_spaces else name
+
+
 def told(kind: str, names: Sequence[str], faces: Sequence[int], gone: int = 0) -> str:
     """A correction in a few words; `names`: of the people involved, empty if unnamed. `gone`: how many people were
     deleted, whose names are unknown."""
-    known = [f"“{name}”" for name in names[:_NAMED] if name]
+    if kind == ADD_FACE:  # somebody may have got a record without a name for it
+        names = [name for name in names if name] or names[:1]
+    known = [f"“{isolated(name)}”" for name in names[:_NAMED] if name]
     others = len(names) - len(known)
     if others or not known:
         known.append(f"{others} others" if known and others > 1 else "another" if known else _people(others))

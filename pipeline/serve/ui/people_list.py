@@ -9,9 +9,12 @@ from __future__ import annotations
 import bisect
 import threading
 import time
+import unicodedata
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import cached_property
 from typing import Final
 
 from pipeline.jobs.people import People, PersonRow
@@ -26,8 +29,14 @@ _KEPT: Final = 16  # lists; one of 10,000 people takes about 10 MB
 
 
 def folded(text: str) -> str:
-    """Normalises a text for comparison: NFC, case-folded."""
-    return nfc(text).casefold()
+    """Normalises a text for comparison: NFC, case-folded, underscores as spaces."""
+    return nfc(text).casefold().replace("_", " ")
+
+
+def searched(text: str) -> str:
+    """Normalises a text for search: as `folded`, without accents."""
+    parts = unicodedata.normalize("NFKD", folded(text))
+    return "".join(part for part in parts if not unicodedata.combining(part))
 
 
 _KEYS: Final[Mapping[str, Callable[[PersonRow], Key]]] = {
@@ -65,10 +74,16 @@ class PeopleList:
     _orders: dict[str, list[PersonRow]] = field(default_factory=dict)
 
     def page(self, sort: str, show: str, text: str, after: str | None, count: int) -> PeoplePage:
-        """Returns at most `count` people of `show` (SHOWS) behind the cursor `after`, whose name or external id
-        contains the text, or whose id begins with it. Raises ParameterInvalid for no cursor of this order."""
-        fits = _test(show, folded(text))
-        chosen = [row for row in self._ordered(sort) if fits(row)]
+        """Returns at most `count` people of `show` (SHOWS) behind the cursor `after`, whose name and external id
+        contain all words of the text, or whose id begins with it. Raises ParameterInvalid for no cursor of this
+        order."""
+        shown, words, id_start = _SHOWN[show], searched(text).split(), text.strip().casefold()
+        chosen = [
+            row
+            for row in self._ordered(sort)
+            if shown(row)
+            and (all(word in self._texts[row.person_id] for word in words) or row.person_id.startswith(id_start))
+        ]
         start = _behind(after, sort, chosen)
         end = start + count
         more = end < len(chosen)
@@ -85,20 +100,23 @@ class PeopleList:
         wanted = folded(name)
         return [row for row in self.rows.values() if row.name is not None and folded(row.name) == wanted]
 
+    def namesakes(self, row: PersonRow) -> int:
+        """How many others, not hidden, have the person's name, ignoring case."""
+        return 0 if row.name is None else self._names[folded(row.name)] - (not row.hidden)
+
+    @cached_property
+    def _names(self) -> Counter[str]:
+        return Counter(folded(row.name) for row in self.rows.values() if row.name is not None and not row.hidden)
+
+    @cached_property
+    def _texts(self) -> dict[str, str]:
+        """person id -> what is searched for words."""
+        return {row.person_id: searched(f"{row.name or ''} {row.external_id or ''}") for row in self.rows.values()}
+
     def _ordered(self, sort: str) -> list[PersonRow]:
         if sort not in self._orders:
             self._orders[sort] = sorted(self.rows.values(), key=_KEYS[sort])
         return self._orders[sort]
-
-
-def _test(show: str, text: str) -> Callable[[PersonRow], bool]:
-    shown = _SHOWN[show]
-    if not text:
-        return shown
-    return lambda row: (
-        shown(row)
-        and (text in folded(row.name or "") or text in folded(row.external_id or "") or row.person_id.startswith(text))
-    )
 
 
 def cursor_at(sort: str, row: PersonRow) -> str:

@@ -9,12 +9,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from pipeline.config import MAX_THRESHOLD
+from pipeline.errors import NameTaken
 from pipeline.people.decide import failed_measures
 from pipeline.people.types import FaceResult, PersonView, PostRequest, PostResult
 from pipeline.serve.context import Json
 from pipeline.serve.person_parsing import person_headers
+from pipeline.serve.request_parsing import checked_person_id
 from pipeline.serve.responses import json_response
-from pipeline.serve.ui.answers import box_fractions, gate_json, picture_address
+from pipeline.serve.ui.answers import box_fractions, gate_json, people_json, picture_address
 from pipeline.serve.ui.context import PageContext, Visit
 
 _SIMILAR: Final = 24  # people listed per face, however dissimilar
@@ -31,17 +33,30 @@ async def recognise(context: PageContext, request: Request) -> Response:
 
 
 async def enrol(context: PageContext, request: Request) -> Response:
-    """Makes a person of the face nearest to a point, unless it matches somebody or fails the gate. Raises as
-    `recognise`, and PersonHeadersRequired, ExternalIdTaken, TooManyDirectories."""
+    """Makes a person of the face nearest to a point, unless it matches somebody or fails the gate; with `person` merges
+    the new one with this person. Raises as `recognise`, and NameTaken unless `anyway`, PersonHeadersRequired,
+    ExternalIdTaken, PersonUnknown, TooManyDirectories."""
     visit = await context.visit(request)
     x, y = (visit.query.number(axis, 1, has_default=False) for axis in ("x", "y"))
-    said = person_headers(request)
-    wish = PostRequest(name=said.name, external_id=said.external_id, update=False, closest_x=x, closest_y=y)
+    said, person = person_headers(request), visit.query.text("person")
+    anyway = visit.query.flag("anyway", False)
+    wish = PostRequest(
+        name=said.name,
+        external_id=said.external_id,
+        update=False,
+        closest_x=x,
+        closest_y=y,
+        merge_with=None if person is None else checked_person_id(person),
+        by_user=True,
+    )
 
     def enrolled() -> Response:
+        if said.name and not (person or anyway) and (taken := visit.listed.named(said.name)):
+            raise NameTaken(people=people_json(visit, taken))
         result = visit.service.post(*visit.place, data, wish)
-        context.lists.forget(visit.place)  # the new person shows immediately; this may wait for a list being read
-        return json_response(_enrolled(visit, result.faces[0] if result.faces else None), 201)
+        if result.correction_id is not None:
+            visit.session.note(visit.directory, result.correction_id, undoable=True)
+        return json_response(_enrolled(visit, result), 201)
 
     async with context.bodies.image(request, visit.account_id) as data:
         return await context.answer(enrolled, context.posts)
@@ -74,14 +89,15 @@ def _face(visit: Visit, face: FaceResult, result: PostResult) -> Json:
     }
 
 
-def _enrolled(visit: Visit, face: FaceResult | None) -> Json:
-    match = visit.match
+def _enrolled(visit: Visit, result: PostResult) -> Json:
+    match, face = visit.match, next(iter(result.faces), None)
     gate = {"gate": gate_json(match.min_cpq, match.min_fsq, match.min_fcq)}
     if face is None:
         return {"outcome": "no-face", "failed": [], **gate}
     outcome = "inserted" if face.inserted else "known" if face.person is not None else "refused"
     quality = {"quality": gate_json(*face.face.qualities)}
-    return {"outcome": outcome, **_known(visit, face), "failed": face.rejected, **quality, **gate}
+    correction = {"correction": result.correction_id}
+    return {"outcome": outcome, **correction, **_known(visit, face), "failed": face.rejected, **quality, **gate}
 
 
 def _known(visit: Visit, face: FaceResult) -> Json:

@@ -10,7 +10,7 @@ from pipeline.errors import CorrectionImpossible, ParameterInvalid, ReindexMissi
 from pipeline.matching.calibration import Calibration
 from pipeline.matching.match import Matcher
 from pipeline.people.directory import Directory
-from pipeline.people.suggestions import WIDER_FMR, compared, suggestions, wider_threshold
+from pipeline.people.suggestions import compared, suggestions, wider_threshold
 from pipeline.serve.context import Json
 from pipeline.serve.cursors import Key, cursor, place_after
 from pipeline.serve.ui.answers import face_json, people_json
@@ -44,7 +44,7 @@ def pairs(visit: Visit) -> Json:
             visit.match.threshold,
             looked_at,
             places if person is None else None,
-            fmr=WIDER_FMR if fmr is None else fmr,
+            fmr=fmr,
         )
     likely = [pair for pair in found.pairs if {pair.one, pair.other} <= listed.rows.keys() and _rank(pair) > (*rank,)]
     shown, after = likely[:count], None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from functools import cache, partial
 from pathlib import Path
 from typing import Final
@@ -42,6 +43,7 @@ def ui_routes(context: PageContext) -> list[tuple[str, str, Handler]]:
         ("GET", f"{_API}/people", route(browsing.people)),
         ("GET", f"{_API}/people/{{person_id}}", route(browsing.person)),
         ("GET", f"{_API}/people/{{person_id}}/faces", route(browsing.faces)),
+        ("GET", f"{_API}/people/{{person_id}}/around", route(browsing.around)),
         ("GET", f"{_API}/unassigned", route(browsing.unassigned)),
         ("GET", f"{_API}/twice", route(browsing.twice)),
         ("POST", f"{_API}/corrections", route(correcting.correct)),
@@ -51,6 +53,7 @@ def ui_routes(context: PageContext) -> list[tuple[str, str, Handler]]:
         ("GET", f"{_API}/review", route(reviewing.pairs)),
         ("GET", f"{_API}/review/newer", route(reviewing.newer, context.deciding)),
         ("GET", f"{_API}/store", route(store_page.store)),
+        ("POST", f"{_API}/regroup", route(store_page.regroup, context.deciding)),
         ("GET", f"{_API}/runs", route(store_page.runs)),
         ("GET", f"{_API}/runs/{{run_id}}/report", route(store_page.report)),
         ("POST", f"{_API}/recognise", partial(recognising.recognise, context)),
@@ -80,14 +83,20 @@ async def _file(request: Request) -> Response:
 
 
 def _static(request: Request, path: str) -> Response:
-    data = _files().get(path)
-    if data is None:
+    files = _files().get(path)
+    if files is None:
         raise RouteUnknown()
-    return tagged_response(request, data, _TYPES[Path(path).suffix], _ASK_EACH_TIME)
+    is_zipped = "gzip" in request.headers.get("accept-encoding", "")
+    answer = tagged_response(request, files[is_zipped], _TYPES[Path(path).suffix], _ASK_EACH_TIME)
+    answer.headers["Vary"] = "Accept-Encoding"
+    if is_zipped and answer.body:
+        answer.headers["Content-Encoding"] = "gzip"
+    return answer
 
 
 @cache
-def _files() -> dict[str, bytes]:
-    """Path below the folder -> the file."""
+def _files() -> dict[str, tuple[bytes, bytes]]:
+    """Path below the folder -> the file, as it is and compressed by gzip."""
     paths = [path for path in _FOLDER.rglob("*") if path.suffix in _TYPES]
-    return {path.relative_to(_FOLDER).as_posix(): path.read_bytes() for path in paths}
+    read = ((path.relative_to(_FOLDER).as_posix(), path.read_bytes()) for path in paths)
+    return {name: (data, gzip.compress(data, mtime=0)) for name, data in read}

@@ -72,6 +72,7 @@ def _told(context: PageContext, session: Session) -> Json:
         "idleSeconds": context.sessions.idle_s,
         "endsInSeconds": round(context.sessions.seconds_left(session), 3),
         "photos": settings.ui.photo_roots is not None,
+        "labelSpaces": settings.ui.label_spaces,
         "personHeaders": settings.serve.person_headers,
         "threshold": match.threshold,
         "gate": gate_json(match.min_cpq, match.min_fsq, match.min_fcq),

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path, PurePath
-from typing import Final
+from typing import Any, Final
 
 from starlette.responses import Response
 
-from pipeline.errors import RouteUnknown
+from pipeline.config import AVERAGE_LINK, MAX_THRESHOLD
+from pipeline.errors import BodyInvalid, RouteUnknown
 from pipeline.jobs.expectation import calibration_warning, expectation
+from pipeline.matching.calibration import Calibration
 from pipeline.people.records import unconfirmed
-from pipeline.report.page_data import registered_page
+from pipeline.report.page_data import registered_page, run_numbers
 from pipeline.serve.context import Json
 from pipeline.serve.cursors import Key, cursor, place_after
 from pipeline.serve.responses import tagged_response
 from pipeline.serve.ui.answers import address, directories_json
 from pipeline.serve.ui.context import Visit, stamp
 from pipeline.store import RunRow
+from pipeline.store import people as store_people
 
 _RUN_COUNT: Final = 50
 _ORDER: Final = "runs"
@@ -37,14 +42,20 @@ def store(visit: Visit) -> Json:
     records = sum(row.merged + 1 for row in rows)
     warning = calibration_warning(identity)
     with visit.service.directories.using(*visit.place) as directory:
-        note = unconfirmed(directory.name, directory.remembered, identity.calibration, context.store.generation)
+        remembered = directory.remembered
+        note = unconfirmed(directory.name, remembered, identity.calibration, context.store.generation)
     return {
         "people": len(rows),
         "hidden": sum(row.hidden for row in rows),
         "unnamed": sum(row.name is None for row in rows),
         "records": records,
         "photos": photos,
-        "faces": faces,
+        "faces": sum(faces.values()),
+        "named": sum(row.faces for row in rows if row.name is not None),
+        "unassigned": context.store.ask(store_people.unassigned_count, *visit.place),
+        "unassignedWhy": context.store.ask(store_people.unassigned_reasons, *visit.place),
+        "rejected": faces.get("rejected", 0),
+        "rejections": context.store.ask(store_people.rejections, *visit.place),
         "directories": directories_json(context, visit.session),
         "disk": {"picturesBytes": picture_bytes, "freeBytes": shutil.disk_usage(context.store.path).free},
         "model": {
@@ -56,11 +67,47 @@ def store(visit: Visit) -> Json:
         },
         "threshold": threshold,
         "thresholdSet": visit.service.is_threshold_set(*visit.place),
+        "remembered": str(remembered),
         "rates": calibration.thresholds,
-        "expectation": str(expectation(calibration, threshold, records)),
+        "expected": _expected(calibration, threshold, records),
         **({} if warning is None else {"warning": warning}),
         **({} if note is None else {"unconfirmed": note}),
     }
+
+
+def regroup(visit: Visit) -> Json:
+    """What another threshold would change, or with `apply` changes. Raises BodyInvalid."""
+    threshold, apply = visit.body.get("threshold"), visit.body.get("apply") is True
+    if not isinstance(threshold, (int, float)) or isinstance(threshold, bool) or not 0 <= threshold <= MAX_THRESHOLD:
+        raise BodyInvalid(detail=f"threshold must be a number from 0 to {MAX_THRESHOLD:g}")
+    gate = replace(visit.match, threshold=float(threshold), threshold_fmr=None)
+    answer = visit.people.regroup(gate, dry_run=not apply)
+    found = answer.regrouping
+    assert found is not None
+    if answer.correction_id is not None:
+        visit.session.note(visit.directory, answer.correction_id, undoable=True)
+        visit.context.lists.forget(visit.place)
+    return {
+        "correction": answer.correction_id,
+        "threshold": gate.threshold,
+        "averageLink": found.method == AVERAGE_LINK,
+        "joined": sum(len(joined) for joined in found.joins),
+        "into": len(found.joins),
+        "moved": len(found.moves),
+        "new": len(found.new),
+        "gone": len(found.gone),
+        "expected": _expected(visit.context.calibration, gate.threshold, len(visit.listed.rows)),
+    }
+
+
+def _expected(calibration: Calibration, threshold: float, identities: int) -> Json | None:
+    """Bounds of the wrong joins per 1,000 photos of people who are not in the directory, and the threshold for one if
+    it is known. None without measured rates."""
+    if not calibration.thresholds:
+        return None
+    found = expectation(calibration, threshold, identities)
+    low, high = found.threshold_for_1_in_1000
+    return {"wrong": found.per_1000_photos, **({"thresholdForOne": low} if low == high else {})}
 
 
 def runs(visit: Visit) -> Json:
@@ -90,8 +137,11 @@ def report(visit: Visit) -> Response:
 def _report(visit: Visit, run: RunRow) -> Path | None:
     """The report of a run over a folder whose photos may be shown, as it names their paths. A manifest may name photos
     anywhere."""
-    may_show = run.source_kind == "folder" and visit.context.photos.may_show(run.source)
-    return registered_page(visit.context.store, run.run_id) if may_show else None
+    return registered_page(visit.context.store, run.run_id) if _may_show_report(visit, run) else None
+
+
+def _may_show_report(visit: Visit, run: RunRow) -> bool:
+    return run.source_kind == "folder" and visit.context.photos.may_show(run.source)
 
 
 def _run(visit: Visit, run: RunRow) -> Json:
@@ -105,8 +155,16 @@ def _run(visit: Visit, run: RunRow) -> Json:
         "directory": run.directory,
         "startedAt": stamp(run.started_at),
         **({} if run.finished_at is None else {"finishedAt": stamp(run.finished_at)}),
+        **_numbers(run.summary or {}),
         "report": None if _report(visit, run) is None else address(visit, f"runs/{run.run_id}/report"),
+        "reportHidden": not _may_show_report(visit, run),
     }
+
+
+def _numbers(summary: Mapping[str, Any]) -> Json:
+    """What a finished run did."""
+    known = {name: value for name, value in run_numbers(summary).items() if value is not None}
+    return {"newPeople" if name == "new_people" else name: value for name, value in known.items()}
 
 
 def _key(run: RunRow) -> Key:

@@ -11,8 +11,10 @@ import secrets
 import unicodedata
 
 from pipeline.errors import AccountExists, AccountUnknown, MasterKeyMissing, StoreDamaged, UsageError
+from pipeline.store.catalog import rewriting
 from pipeline.store.catalog.connection import Catalog
-from pipeline.store.catalog.directories import directories
+from pipeline.store.catalog.directories import directories, with_contents
+from pipeline.store.catalog.runs import delete_runs
 from pipeline.store.files.encryption import KEY_BYTES, MasterKey, unwrap_key, wrap_key
 from pipeline.store.records import AccountSummary, Credentials
 from pipeline.types import utc_now
@@ -111,18 +113,37 @@ def create_account(catalog: Catalog, user_id: str, password_hash: str | None) ->
     with catalog.transaction("account"):
         if catalog.rows("SELECT 1 FROM core.accounts WHERE user_id = ?", [user_id]):
             raise AccountExists(account=user_id)
-        account = int(catalog.one("SELECT coalesce(max(account_id), 0) + 1 FROM core.accounts"))
+        used = "SELECT account_id FROM core.accounts UNION ALL SELECT account_id FROM core.erasures"
+        account = int(catalog.one(f"SELECT coalesce(max(account_id), 0) + 1 FROM ({used})"))
         image_key = None if master_key is None else wrap_key(master_key, account, os.urandom(KEY_BYTES))
         row = {"account_id": account, "user_id": user_id, "password_hash": password_hash, "image_key": image_key}
         catalog.insert("accounts", [{**row, "added_at": utc_now()}])
     return account
 
 
-def set_password(catalog: Catalog, user_id: str, password_hash: str) -> None:
-    """Raises AccountUnknown."""
+def set_password(catalog: Catalog, user_id: str, password_hash: str | None) -> None:
+    """None: no password is accepted. Raises AccountUnknown."""
     account = account_id(catalog, user_id)
     with catalog.transaction("account"):
         catalog.execute("UPDATE core.accounts SET password_hash = ? WHERE account_id = ?", [password_hash, account])
+
+
+def delete_account(catalog: Catalog, account: int) -> bool:
+    """Deletes an account without unfinished runs, with its runs, corrections and digests; its log of erasures stays.
+    False, and nothing is deleted, if a directory has contents."""
+    if with_contents(catalog, account):
+        return False
+    runs = catalog.column("SELECT run_id FROM core.runs WHERE account_id = ?", [account])
+    with catalog.transaction("account"):
+        delete_runs(catalog, runs)
+        for table in ("files", "forgotten", "corrections", "accounts"):
+            catalog.execute(f"DELETE FROM core.{table} WHERE account_id = ?", [account])
+        # Readers of changes who have not read of its last deletions must begin again.
+        catalog.execute("UPDATE core.store SET changes_from = ?", [catalog.commit_number])
+        none = {"people": 0, "faces": 0, "photos": 0}
+        catalog.insert("erasures", [{"deleted_at": utc_now(), "account_id": account, "kind": "delete_account", **none}])
+        rewriting.note_removal(catalog)
+    return True
 
 
 def image_key(catalog: Catalog, account: int) -> bytes | None:

@@ -37,10 +37,25 @@ def require_directory(catalog: Catalog, account_id: int, name: str) -> int:
     return number
 
 
-def person_ids(catalog: Catalog, account_id: int, name: str) -> list[str]:
-    """The directory's persons. Raises DirectoryUnknown."""
-    number = require_directory(catalog, account_id, name)
-    return catalog.column("SELECT person_id::VARCHAR FROM core.persons WHERE directory_id = ? ORDER BY seq", [number])
+def contents(catalog: Catalog, account_id: int, name: str) -> tuple[list[str], list[int]]:
+    """The directory's persons, and the photos of runs into it; photos may be left without any person. Raises
+    DirectoryUnknown if there is neither."""
+    photos = catalog.column(
+        "SELECT media_id FROM core.media WHERE account_id = ? AND directory = ? AND path IS NOT NULL ORDER BY media_id",
+        [account_id, name],
+    )
+    number = directory_id(catalog, account_id, name) if photos else require_directory(catalog, account_id, name)
+    sql = "SELECT person_id::VARCHAR FROM core.persons WHERE directory_id = ? ORDER BY seq"
+    return catalog.column(sql, [number]), photos
+
+
+def with_contents(catalog: Catalog, account_id: int) -> list[str]:
+    """The names of an account's directories with persons, or photos of runs."""
+    return catalog.column(
+        "SELECT name FROM core.directories WHERE account_id = $1 UNION"
+        " SELECT directory FROM core.media WHERE account_id = $1 AND path IS NOT NULL ORDER BY 1",
+        [account_id],
+    )
 
 
 def make_directory(catalog: Catalog, account_id: int, name: str, now: datetime) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from typing import Final
 
@@ -18,6 +19,17 @@ PHOTOS: Final = frozenset({PATH, BYTES})
 def face_text(sha256: str, ordinal: int) -> str:
     """The text of a photo's face; ordinals count from the largest."""
     return f"{sha256}:{ordinal}"
+
+
+def in_directory(directory: str, text: str) -> str:
+    """The text of a path or hash that only runs into this directory must not import: JSON, unlike any path or hash."""
+    return json.dumps([directory, text], ensure_ascii=False)
+
+
+def photo_texts(directory: str, path: str, sha256: str | None) -> set[str]:
+    """The texts of a photo, of which one is enough to forget it."""
+    texts = [path, *([] if sha256 is None else [sha256])]
+    return {*texts, *(in_directory(directory, text) for text in texts)}
 
 
 def digests(catalog: Catalog, kind: str, texts: Sequence[str]) -> list[str]:
@@ -40,9 +52,17 @@ def forgotten_faces(catalog: Catalog, account_id: int, faces: Sequence[tuple[str
     return {texts[text] for text in forgotten(catalog, account_id, FACE, list(texts))}
 
 
-def forgotten_photos(catalog: Catalog, account_id: int, paths: Sequence[str], hashes: Sequence[str]) -> set[str]:
-    """The paths and SHA-256 hashes that belong to forgotten photos."""
-    return forgotten(catalog, account_id, PATH, paths) | forgotten(catalog, account_id, BYTES, hashes)
+def forgotten_photos(
+    catalog: Catalog, account_id: int, directories: Iterable[str], paths: Sequence[str], hashes: Sequence[str]
+) -> set[str]:
+    """Those of these paths and SHA-256 hashes, and of their `photo_texts` in these directories, that belong to
+    forgotten photos."""
+    found = set[str]()
+    names = [*directories]
+    for kind, texts in ((PATH, paths), (BYTES, hashes)):
+        in_all = [in_directory(name, text) for name in names for text in texts]
+        found |= forgotten(catalog, account_id, kind, [*texts, *in_all])
+    return found
 
 
 def forgotten(catalog: Catalog, account_id: int, kind: str, texts: Sequence[str]) -> set[str]:

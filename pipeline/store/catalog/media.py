@@ -93,10 +93,10 @@ def _others(catalog: Catalog, face_ids: IntArray) -> pa.Array:
 
 
 def whole_images(catalog: Catalog, media_ids: Sequence[int]) -> dict[int, dict[str, Any]]:
-    """media_id -> pixel_hash, width, height, format. Includes images without faces; omits those with a removed face,
-    which only decoding shows again."""
+    """media_id -> pixel_hash, width, height, format, taken_at. Includes images without faces; omits those with a
+    removed face, which only decoding shows again."""
     sql = f"""
-        SELECT media_id, pixel_hash, width, height, format FROM core.media WHERE {_THESE_MEDIA}
+        SELECT media_id, pixel_hash, width, height, format, taken_at FROM core.media WHERE {_THESE_MEDIA}
             AND media_id NOT IN (SELECT media_id FROM core.faces WHERE outcome = 'removed' AND {_THESE_MEDIA})
     """
     return {row.pop("media_id"): row for row in catalog.read(sql, [list(media_ids)] * 2).to_pylist()}
@@ -155,20 +155,6 @@ def central_identities(catalog: Catalog, account_id: int, directory: str) -> pa.
         {_NEAREST}
         """,
         [account_id, directory],
-    )
-
-
-def photos_with_others(catalog: Catalog, person_ids: Sequence[str]) -> dict[str, int]:
-    """path -> media_id: the photos of runs that show these persons and others."""
-    these = "person_id IN (SELECT unnest($1::UUID[]))"
-    return dict(
-        catalog.rows(
-            "SELECT path, media_id FROM core.media WHERE path IS NOT NULL"
-            f" AND media_id IN (SELECT media_id FROM core.faces WHERE {these})"
-            f" AND media_id IN (SELECT media_id FROM core.faces WHERE person_id IS NOT NULL AND NOT {these})"
-            " ORDER BY media_id",
-            [list(person_ids)],
-        )
     )
 
 

@@ -10,6 +10,7 @@ import dataclasses
 import json
 import re
 import secrets
+import shutil
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
@@ -43,6 +44,11 @@ def new_catalog_name(name: str) -> str:
 def next_catalog_name(name: str) -> str:
     number = int(name.removeprefix("catalog-").removesuffix(".duckdb"))
     return f"catalog-{number + 1:04d}.duckdb"
+
+
+def spill_folders(folder: Folder) -> list[Path]:
+    """Folders into which DuckDB moves what exceeds its memory: of this process, and of killed ones."""
+    return [path for path in folder.root.glob("catalog-*.duckdb.tmp") if path.is_dir() and not path.is_symlink()]
 
 
 _NEW_CATALOG = new_catalog_name(CATALOG_NAME)
@@ -146,6 +152,11 @@ _UPGRADES: Final[dict[int, tuple[str | Callable[[Catalog], None], ...]]] = {
         "ALTER TABLE core.store ADD COLUMN receipt_key VARCHAR",
         f"UPDATE core.store SET receipt_key = '{_SECRET}'",
         lambda catalog: catalog.execute("UPDATE core.store SET erase_since = ?", [utc_now()]),
+    ),
+    # 12: when a photo was taken; the face that the web UI shows of a person.
+    11: (
+        "ALTER TABLE core.media ADD COLUMN taken_at TIMESTAMP",
+        "ALTER TABLE core.persons ADD COLUMN cover BIGINT",
     ),
 }
 
@@ -301,6 +312,10 @@ def open_catalog(folder: Folder, *, lossy: bool = False, read_only: bool = False
     last = require_all_commits(folder, file) if had_log and not lossy else None
     catalog = Catalog(folder, file, read_only=read_only)
     try:
+        if not read_only:
+            with disk_errors(folder.root):
+                for path in spill_folders(folder):
+                    shutil.rmtree(path)
         if not had_log and not lossy:
             last = require_all_commits(folder, file, catalog.connection)
         version = _known_version(catalog)

@@ -38,6 +38,7 @@ def _faces(*joins: str) -> str:
     """
 
 
+_CONTENT: Final = "coalesce(m.pixel_hash, m.sha256)"  # equal in copies of a photo
 _PERSON: Final = "JOIN core.persons p ON p.person_id = f.person_id"
 
 
@@ -65,42 +66,52 @@ _TABLES: Final = {
         FROM core.persons p JOIN core.directories USING (directory_id)
         WHERE account_id = $account AND parent_id IS NULL GROUP BY ALL
     """,
-    # The account's last runs, latest first.
-    "last_runs": """
-        SELECT run_id, source, started_at, rows, state FROM core.runs WHERE account_id = $account
-        ORDER BY started_at DESC, run_id LIMIT $most
+    # year (null: not known), photos.
+    "years": f"""
+        SELECT year(m.taken_at) AS year, count(DISTINCT m.path) AS photos FROM core.media m WHERE {_SHOWN}
+        GROUP BY ALL ORDER BY year NULLS LAST
     """,
-    # person_id (root), name, directory, photos, faces, picture: the people on most photos.
+    # person_id (root), name, directory, photos, faces, first and last (years of dated photos), picture: the people who
+    # are not hidden, in the order and with the numbers of photos of the web page.
     "people_seen": f"""
         WITH RECURSIVE shown AS MATERIALIZED (
-            SELECT f.person_id, f.media_id FROM core.faces f JOIN core.media m ON m.media_id = f.media_id
+            SELECT f.person_id, m.path, year(m.taken_at) AS year
+            FROM core.faces f JOIN core.media m ON m.media_id = f.media_id
             WHERE {_SHOWN} AND f.person_id IS NOT NULL
         ), up AS (
             SELECT person_id, parent_id FROM core.persons WHERE person_id IN (SELECT person_id FROM shown)
             UNION SELECT p.person_id, p.parent_id FROM core.persons p JOIN up ON p.person_id = up.parent_id
         ), roots AS (
-            SELECT person_id, person_id AS root FROM up WHERE parent_id IS NULL
+            SELECT up.person_id, up.person_id AS root FROM up JOIN core.persons p ON p.person_id = up.person_id
+            WHERE up.parent_id IS NULL AND NOT coalesce(p.ignored, false)
             UNION SELECT up.person_id, r.root FROM up JOIN roots r ON up.parent_id = r.person_id
         ), seen AS (
-            SELECT root, count(DISTINCT media_id) AS photos, count(*) AS faces FROM shown JOIN roots USING (person_id)
-            GROUP BY root ORDER BY photos DESC, root LIMIT $most
+            SELECT root, count(DISTINCT path) AS photos, count(*) AS faces, min(year) AS first,
+                max(year) AS last
+            FROM shown JOIN roots USING (person_id)
+            GROUP BY root ORDER BY photos DESC, faces DESC, root LIMIT $most
         )
-        SELECT root::VARCHAR AS person_id, p.name, t.name AS directory, photos, faces, {_PICTURE}
+        SELECT root::VARCHAR AS person_id, p.name, t.name AS directory, photos, faces, first, last, {_PICTURE}
         FROM seen JOIN core.persons p ON p.person_id = seen.root
         JOIN core.directories t ON t.directory_id = p.directory_id {_JOINED_PICTURE}
-        ORDER BY photos DESC, root
+        ORDER BY photos DESC, faces DESC, root
     """,
-    # person_id (one of $ids, roots), place: each person's $most best faces, one per photo, except those with stored
-    # pictures.
+    # person_id (one of $ids, roots), place: each person's $most best faces, one per photo, except the photo of the
+    # root's stored picture. Copies are one photo.
     "faces_seen": f"""
-        WITH RECURSIVE {_sets_of_roots("SELECT unnest($ids::UUID[])")}
-        SELECT s.root::VARCHAR AS person_id, {_PLACE}
-        {_faces("JOIN sets s ON s.person_id = f.person_id")}
-            AND m.path IS NOT NULL AND NOT EXISTS (
-                SELECT 1 FROM core.reference_faces r WHERE r.face_id = f.face_id AND r.generation = $generation)
-        QUALIFY row_number() OVER (PARTITION BY m.media_id, s.root ORDER BY {QUALITY} DESC, f.face_id) = 1
-            AND row_number() OVER (PARTITION BY s.root ORDER BY {QUALITY} DESC, f.face_id) <= $most
-        ORDER BY s.root, {QUALITY} DESC, f.face_id
+        WITH RECURSIVE {_sets_of_roots("SELECT unnest($ids::UUID[])")}, stored AS (
+            SELECT r.person_id AS root, {_CONTENT} AS content FROM core.reference_faces r
+            JOIN core.faces f ON f.face_id = r.face_id JOIN core.media m ON m.media_id = f.media_id
+            WHERE r.generation = $generation AND r.person_id IN (SELECT root FROM sets) AND {_CONTENT} IS NOT NULL
+        ), best AS (
+            SELECT s.root, {_PLACE}, {QUALITY} AS quality
+            {_faces("JOIN sets s ON s.person_id = f.person_id")}
+                AND m.path IS NOT NULL AND (s.root, {_CONTENT}) NOT IN (FROM stored)
+            QUALIFY row_number() OVER (PARTITION BY s.root, {_CONTENT} ORDER BY quality DESC, f.face_id) = 1
+        )
+        SELECT root::VARCHAR AS person_id, * EXCLUDE (root, quality) FROM best
+        QUALIFY row_number() OVER (PARTITION BY root ORDER BY quality DESC, face_id) <= $most
+        ORDER BY root, quality DESC, face_id
     """,
     # person_id (one of $ids, roots), directory_id, face_id, file (relative to the store): the references whose
     # embeddings are in shards, without hidden persons.
@@ -112,6 +123,16 @@ _TABLES: Final = {
         JOIN core.embeddings e ON e.face_id = r.face_id AND e.generation = $generation
         JOIN core.embedding_shards h ON h.embedding_shard_id = e.embedding_shard_id
         WHERE NOT coalesce(p.ignored, false) ORDER BY r.face_id
+    """,
+    # one, other (of $ids, roots), photos: who are on most photos together.
+    "together": f"""
+        WITH RECURSIVE {_sets_of_roots("SELECT unnest($ids::UUID[])")}, seen AS MATERIALIZED (
+            SELECT DISTINCT s.root, m.path FROM core.faces f JOIN sets s ON s.person_id = f.person_id
+            JOIN core.media m ON m.media_id = f.media_id WHERE {_SHOWN}
+        )
+        SELECT a.root::VARCHAR AS one, b.root::VARCHAR AS other, count(*) AS photos
+        FROM seen a JOIN seen b ON b.path = a.path AND b.root > a.root
+        GROUP BY ALL ORDER BY photos DESC, one, other LIMIT $most
     """,
     # person_id (one of $ids), name, picture.
     "pictures": f"""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter
@@ -25,17 +26,37 @@ _FACES: Final = f"""
     SELECT w.face_id, w.place, f.person_id::VARCHAR AS person_id, f.outcome, d.similarity_score, {QUALITY} AS quality,
         d.x1, d.y1, d.x2, d.y2, m.media_id, m.path, m.width, m.height, r.image_guid,
         r.face_id IS NOT NULL AS reference,
-        w.face_id IN (SELECT face_id FROM core.facts WHERE kind = 'is') AS stated
+        w.face_id IN (SELECT face_id FROM core.facts WHERE kind = 'is') AS stated, m.taken_at
     FROM wanted w JOIN core.faces f ON f.face_id = w.face_id JOIN core.media m ON m.media_id = f.media_id
     JOIN core.detections d ON d.face_id = f.face_id AND d.generation = $1
     LEFT JOIN core.reference_faces r ON r.face_id = f.face_id AND r.generation = $1
 """
+ADDED, SCORE, TAKEN = "added", "score", "taken"  # orders of a person's faces
+# Sorting keys of faces `d` on photos `m`, as DOUBLE.
+_PLACES: Final = {
+    ADDED: "0::DOUBLE",
+    SCORE: "coalesce(d.similarity_score, 1e9)",
+    TAKEN: "coalesce(epoch(m.taken_at), 1e12)",
+}
 _SIZE: Final = "greatest(d.x2 - d.x1, d.y2 - d.y1)::DOUBLE"
 # Of photos of runs in directory $3 of account $2.
 _FACES_OF_PHOTOS: Final = """
     FROM core.faces f JOIN core.media m ON m.media_id = f.media_id
     JOIN core.detections d ON d.face_id = f.face_id AND d.generation = $1
     WHERE m.account_id = $2 AND m.directory = $3 AND m.path IS NOT NULL AND f.outcome <> 'removed'
+"""
+_UNASSIGNED: Final = f"""
+    said AS MATERIALIZED (
+        SELECT m.sha256, f.ordinal FROM core.facts t JOIN core.faces f ON f.face_id = t.face_id
+        JOIN core.media m ON m.media_id = f.media_id
+        WHERE t.kind = 'nobody' AND m.account_id = $2 AND m.directory = $3
+    ), unassigned AS MATERIALIZED (
+        SELECT f.face_id, {_SIZE} AS size, d.rejection_reasons,
+            CASE WHEN (m.sha256, f.ordinal) IN (FROM said) THEN 'nobody'
+                WHEN f.outcome = 'rejected' THEN 'rejected'
+                WHEN f.ordinal > 0 AND (m.name IS NOT NULL OR m.external_id IS NOT NULL) THEN 'unmatched'
+                ELSE 'deleted' END AS why
+        {_FACES_OF_PHOTOS} AND f.person_id IS NULL
 """
 _PLACE_OF_FACE: Final = f"SELECT -{_SIZE} {_FACES_OF_PHOTOS} AND f.face_id = $4"  # among unassigned faces
 # Of `twice_on_photos`.
@@ -57,7 +78,7 @@ _COUNTED: Final = (
         SELECT r.person_id, r.root_person_id, m.path
         FROM records r JOIN core.faces f USING (person_id) JOIN core.media m USING (media_id)
     )""",
-    """, coalesce(r.ignored, false) AS hidden, r.occurrence, coalesce(f.faces, 0) AS faces,
+    """, coalesce(r.ignored, false) AS hidden, r.cover, r.occurrence, coalesce(f.faces, 0) AS faces,
         coalesce(s.photos, 0) AS photos, r.added_at""",
     """LEFT JOIN (SELECT person_id, count(*) AS faces FROM shown GROUP BY ALL) f USING (person_id)
     LEFT JOIN (SELECT root_person_id, count(DISTINCT path) AS photos FROM shown GROUP BY ALL) s USING (root_person_id)
@@ -139,30 +160,79 @@ def namesakes(catalog: Catalog, account_id: int, directory: str, person_ids: Seq
 
 
 def faces_of_people(catalog: Catalog, person_ids: Sequence[str]) -> pa.Table:
-    """face_id, person_id, path, outcome, similarity_score, x1, y1, x2, y2, reference, stated: the faces of these
-    records, by path (null: posted). `reference`: it is the record's reference; `stated`: an `is` constraint assigns it.
-    """
-    names = ["face_id", "person_id", "path", "outcome", "similarity_score", "x1", "y1", "x2", "y2"]
-    faces = faces_page(catalog, person_ids, None, EVERYBODY[1], by_score=False)
-    return faces.select([*names, "reference", "stated"]).sort_by([("path", "ascending"), ("face_id", "ascending")])
+    """face_id, person_id, path, outcome, similarity_score, x1, y1, x2, y2, reference, stated, taken_at: the faces
+    of these records, by path (null: posted). `reference`: it is the record's reference; `stated`: an `is` constraint
+    assigns it; `taken_at`: of its photo."""
+    faces = faces_page(catalog, person_ids, None, EVERYBODY[1])
+    places = ["x1", "y1", "x2", "y2"]
+    names = ["face_id", "person_id", "path", "outcome", "similarity_score", *places, "reference", "stated", "taken_at"]
+    return faces.select(names).sort_by([("path", "ascending"), ("face_id", "ascending")])
 
 
 def faces_page(
-    catalog: Catalog, person_ids: Sequence[str], after: tuple[float, int] | None, count: int, *, by_score: bool
+    catalog: Catalog,
+    person_ids: Sequence[str],
+    after: tuple[float, int] | None,
+    count: int,
+    *,
+    by: str = ADDED,
+    year: int | None = None,
+    on_photos_with: Sequence[str] | None = None,
 ) -> pa.Table:
-    """Up to `count` faces (`_FACES`) of these records after position `after`, by id; with `by_score` by score, then id,
-    those without a score last. The next `after` is the last row's (place, id)."""
-    place = "coalesce(d.similarity_score, 1e9)" if by_score else "0::DOUBLE"
+    """Up to `count` faces (`_FACES`) of these records after position `after`, `by` id (ADDED), similarity score (SCORE)
+    or date of the photo (TAKEN), then id; those without score or date last. `year`: only of photos taken then.
+    `on_photos_with`: only of photos that show one of these records, too. The next `after` is the last row's
+    (place, id)."""
+    place = _PLACES[by]
     return catalog.read(
         f"""
         WITH wanted AS MATERIALIZED (
-            SELECT f.face_id, {place} AS place FROM core.faces f
+            SELECT f.face_id, {place} AS place FROM core.faces f JOIN core.media m USING (media_id)
             JOIN core.detections d ON d.face_id = f.face_id AND d.generation = $1
             WHERE f.person_id IN (SELECT unnest($2::UUID[])) AND ({place}, f.face_id) > ($3::DOUBLE, $4::BIGINT)
+                AND ($6::INTEGER IS NULL OR year(m.taken_at) = $6)
+                AND ($7::UUID[] IS NULL OR f.media_id IN (
+                    SELECT media_id FROM core.faces WHERE person_id IN (SELECT unnest($7::UUID[]))))
             ORDER BY place, f.face_id LIMIT $5
         ) {_FACES} ORDER BY w.place, w.face_id
         """,
-        [catalog.generation, list(person_ids), *(after or (-1.0, -1)), count],
+        [catalog.generation, list(person_ids), *(after or (-math.inf, -1)), count, year, on_photos_with],
+    )
+
+
+def seen_with(catalog: Catalog, person_ids: Sequence[str], count: int) -> list[tuple[str, int]]:
+    """(root, photos): the other people, not hidden, who are on most photos of runs with these records."""
+    return catalog.rows(
+        """
+        WITH RECURSIVE theirs AS MATERIALIZED (
+            SELECT DISTINCT media_id FROM core.faces WHERE person_id IN (SELECT unnest($1::UUID[]))
+        ), others AS MATERIALIZED (
+            SELECT f.person_id, m.path FROM core.faces f JOIN core.media m USING (media_id)
+            WHERE m.path IS NOT NULL AND f.media_id IN (FROM theirs) AND f.person_id IS NOT NULL
+                AND f.person_id NOT IN (SELECT unnest($1::UUID[]))
+        ), up AS (
+            SELECT person_id, parent_id, person_id AS root FROM core.persons
+            WHERE person_id IN (SELECT person_id FROM others)
+            UNION SELECT u.person_id, p.parent_id, p.person_id
+            FROM up u JOIN core.persons p ON p.person_id = u.parent_id
+        )
+        SELECT u.root::VARCHAR, count(DISTINCT o.path) AS photos FROM others o JOIN up u USING (person_id)
+        JOIN core.persons p ON p.person_id = u.root
+        WHERE u.parent_id IS NULL AND NOT coalesce(p.ignored, false)
+        GROUP BY u.root ORDER BY photos DESC, u.root LIMIT $2
+        """,
+        [list(person_ids), count],
+    )
+
+
+def years_of(catalog: Catalog, person_ids: Sequence[str]) -> dict[int | None, int]:
+    """Year -> number of these records' faces on photos taken then; None: their date is not known."""
+    return dict(
+        catalog.rows(
+            "SELECT year(m.taken_at), count(*) FROM core.faces f JOIN core.media m USING (media_id)"
+            " WHERE f.person_id IN (SELECT unnest(?::UUID[])) GROUP BY 1 ORDER BY 1 NULLS LAST",
+            [list(person_ids)],
+        )
     )
 
 
@@ -193,17 +263,7 @@ def unassigned_faces(
         raise FaceUnknown(face_ids=str(after))
     return catalog.read(
         f"""
-        WITH said AS MATERIALIZED (
-            SELECT m.sha256, f.ordinal FROM core.facts t JOIN core.faces f ON f.face_id = t.face_id
-            JOIN core.media m ON m.media_id = f.media_id
-            WHERE t.kind = 'nobody' AND m.account_id = $2 AND m.directory = $3
-        ), unassigned AS MATERIALIZED (
-            SELECT f.face_id, {_SIZE} AS size, d.rejection_reasons,
-                CASE WHEN (m.sha256, f.ordinal) IN (FROM said) THEN 'nobody'
-                    WHEN f.outcome = 'rejected' THEN 'rejected'
-                    WHEN f.ordinal > 0 AND (m.name IS NOT NULL OR m.external_id IS NOT NULL) THEN 'unmatched'
-                    ELSE 'deleted' END AS why
-            {_FACES_OF_PHOTOS} AND f.person_id IS NULL AND ($6::BOOLEAN IS NULL OR $6 = (why = 'nobody'))
+        WITH {_UNASSIGNED} AND ($6::BOOLEAN IS NULL OR $6 = (why = 'nobody'))
         ), wanted AS MATERIALIZED (
             SELECT face_id, -size AS place FROM unassigned
             WHERE $4 = 0 OR (-size, face_id) > (({_PLACE_OF_FACE}), $4::BIGINT)
@@ -329,6 +389,52 @@ def faces_to_compare(catalog: Catalog, account_id: int, directory: str) -> pa.Ta
     numbers = {top: number for number, top in enumerate(dict.fromkeys(tops.values()))}
     groups = [numbers[tops[record_id]] for record_id in records]
     return table.drop_columns(["record_id"]).append_column("joined", pa.array(groups, pa.int64()))
+
+
+def rejections(catalog: Catalog, account_id: int, directory: str) -> dict[str, int]:
+    """Reason -> number of the directory's rejected faces; a face may have several."""
+    return dict(
+        catalog.rows(
+            "SELECT unnest(string_split(d.rejection_reasons, ',')) AS reason, count(*) FROM core.faces f"
+            " JOIN core.media m USING (media_id) JOIN core.detections d ON d.face_id = f.face_id AND d.generation = ?"
+            " WHERE m.account_id = ? AND m.directory = ? AND f.outcome = 'rejected' GROUP BY 1 ORDER BY 2 DESC, 1",
+            [catalog.generation, account_id, directory],
+        )
+    )
+
+
+def unassigned_reasons(catalog: Catalog, account_id: int, directory: str) -> dict[str, int]:
+    """Why, as `unassigned_faces` has it -> number of a directory's faces of photos, the most first."""
+    return dict(
+        catalog.rows(
+            f"WITH {_UNASSIGNED}) SELECT why, count(*) FROM unassigned GROUP BY 1 ORDER BY 2 DESC, 1",
+            [catalog.generation, account_id, directory],
+        )
+    )
+
+
+def unassigned_count(catalog: Catalog, account_id: int, directory: str) -> int:
+    """The number of a directory's faces without a person, rejected ones included."""
+    return int(
+        catalog.one(
+            "SELECT count(*) FROM core.faces f JOIN core.media m USING (media_id) WHERE m.account_id = ?"
+            " AND m.directory = ? AND f.person_id IS NULL AND f.outcome <> 'removed'",
+            [account_id, directory],
+        )
+    )
+
+
+def people_counts(catalog: Catalog, account_id: int) -> pa.Table:
+    """directory, people (merged sets are one), unnamed, hidden: the numbers of an account's directories."""
+    return catalog.read(
+        """
+        SELECT t.name AS directory, count(p.person_id) AS people,
+            count(p.person_id) FILTER (p.name IS NULL) AS unnamed, count(p.person_id) FILTER (p.ignored) AS hidden
+        FROM core.directories t LEFT JOIN core.persons p ON p.directory_id = t.directory_id AND p.parent_id IS NULL
+        WHERE t.account_id = ? GROUP BY t.directory_id, t.name ORDER BY t.name
+        """,
+        [account_id],
+    )
 
 
 def counts_of(catalog: Catalog, account_id: int, directory: str) -> tuple[int, dict[str, int], int]:

@@ -15,7 +15,7 @@ from pipeline.types import utc_now
 _RECORDS: Final = """
     SELECT p.person_id::VARCHAR AS person_id, p.seq, p.name, p.first_name, p.last_name, p.external_id,
         p.parent_id::VARCHAR AS parent_id, p.tags, p.metadata, coalesce(p.ignored, false) AS ignored, p.occurrence,
-        p.last_occurrence_at, p.added_at, p.modified_at,
+        p.last_occurrence_at, p.added_at, p.modified_at, p.cover,
         coalesce(r.image_guid, o.image_guid) AS image_guid
     FROM (FROM core.persons WHERE directory_id = $2 {}) p
     LEFT JOIN core.reference_faces r ON r.person_id = p.person_id AND r.generation = $1

@@ -22,12 +22,14 @@ from pipeline.store.catalog.connection import Catalog, OpenStore, Statement, log
 from pipeline.store.catalog.opening import CURRENT_NAME, catalog_file, new_catalog_name, next_catalog_name
 from pipeline.store.files.durable import PRIVATE_FILE, disk_errors
 from pipeline.store.files.faults import point
+from pipeline.store.files.lock import RUN_LOCK_NAME, StoreLock
 from pipeline.store.records import NEVER_UNDONE
 from pipeline.types import utc_now
 
 _FEW: Final = 100  # statements
 _ROUNDS: Final = 20
 _OURS: Final = re.compile(r"catalog-\d{4,}(\.new)?\.duckdb(\.wal)?")
+_AT_ONCE: Final = datetime(1970, 1, 1)  # due, whatever the clock says
 _COPY: Final = "copy_of_catalog"  # its name in SQL
 
 # Readers of changes who have not read of these deletions yet must begin again.
@@ -37,12 +39,12 @@ _WITHOUT_REMOVED: Final = (
     f" {_COPY}.core.corrections WHERE {_DELETIONS}) = 0, changes_from, (SELECT max(number) FROM {_COPY}.core.commits))",
     f"UPDATE {_COPY}.core.corrections SET gone = [] WHERE {_DELETIONS}",  # not null: removals delete rows where it is
 )
-# But for those that a run in progress may still show; its end is followed by another rewriting.
-_ERASED: Final = f"""
-    UPDATE {_COPY}.core.erasures SET erased_at = ? WHERE erased_at IS NULL AND NOT EXISTS (
-        SELECT 1 FROM {_COPY}.core.runs r
-        WHERE r.state <> 'finished' AND r.account_id = erasures.account_id AND r.started_at <= erasures.deleted_at)
-"""
+# But for those that an unfinished run may show; its end is followed by another rewriting. Times don't tell which, as
+# clocks jump.
+_ERASED: Final = (
+    f"UPDATE {_COPY}.core.erasures SET erased_at = ? WHERE erased_at IS NULL"
+    f" AND account_id NOT IN (SELECT account_id FROM {_COPY}.core.runs WHERE state <> 'finished')"
+)
 
 
 def note_removal(catalog: Catalog) -> None:
@@ -50,9 +52,25 @@ def note_removal(catalog: Catalog) -> None:
     catalog.execute("UPDATE core.store SET erase_since = coalesce(erase_since, ?)", [utc_now()])
 
 
+def make_due(catalog: Catalog) -> None:
+    """The catalog has to be rewritten at once, if anything waits: also after a crash."""
+    if waits_since(catalog):
+        with catalog.transaction("fold"):
+            catalog.execute("UPDATE core.store SET erase_since = ?", [_AT_ONCE])
+
+
+def due_at(since: datetime, within_h: float) -> datetime:
+    """When what waits since then has to be erased; now if that is overdue."""
+    return max(since + timedelta(hours=within_h), utc_now().replace(microsecond=0))
+
+
 def waits_since(catalog: Catalog) -> datetime | None:
-    """The time of the first removal since the catalog was rewritten (UTC)."""
+    """The time of the first removal that is not erased (UTC). Not of those that only a run in progress may show."""
     since: datetime | None = catalog.one("SELECT erase_since FROM core.store")
+    if since is None:
+        since = catalog.one("SELECT min(deleted_at) FROM core.erasures WHERE erased_at IS NULL")
+        if since is not None and StoreLock.is_held(catalog.folder.root, RUN_LOCK_NAME):
+            return None
     return since
 
 

@@ -15,7 +15,7 @@ from pipeline.store.catalog import files, rewriting
 from pipeline.store.catalog.connection import Catalog, OpenStore
 from pipeline.store.catalog.opening import to_json
 from pipeline.store.files.lock import RUN_LOCK_NAME, StoreLock
-from pipeline.store.files.shards import manifest_file
+from pipeline.store.files.shards import manifest_file, report_file
 from pipeline.store.records import FaceChange, RunCounts, RunRow, ScanNotes
 from pipeline.store.schema import TABLES
 from pipeline.types import utc_now
@@ -128,8 +128,11 @@ def note_face_changes(catalog: Catalog, run_id: str, people: Sequence[FaceChange
     catalog.execute("UPDATE core.runs SET summary = ? WHERE run_id = ?", [to_json(noted), run_id])
 
 
-def finish_run(catalog: Catalog, run_id: str, summary: Mapping[str, Any]) -> None:
-    """Moves the run from `open` to `finished`. Raises StoreError in any other state, or if a shard is missing."""
+def finish_run(
+    catalog: Catalog, run_id: str, summary: Mapping[str, Any], persons: Sequence[str] = (), paths: Sequence[str] = ()
+) -> None:
+    """Moves the run from `open` to `finished`. Deletes its run.json if one of the persons and photos in it was deleted
+    since the scan. Raises StoreError in any other state, or if a shard is missing."""
     with catalog.transaction("finish_run"):
         run = _require_state(catalog, run_id, OPEN)
         committed = len(committed_shards(catalog, run_id))
@@ -142,7 +145,14 @@ def finish_run(catalog: Catalog, run_id: str, summary: Mapping[str, Any]) -> Non
             [FINISHED, utc_now(), to_json(summary), run_id],
         )
         # It names persons who could not be deleted from it.
-        cleanup.delete_later(catalog, [manifest_file(run_id)])
+        files = [manifest_file(run_id)]
+        unknown = (
+            "SELECT unnest($1::UUID[])::VARCHAR EXCEPT SELECT person_id::VARCHAR FROM core.persons UNION ALL"
+            " SELECT unnest($2::VARCHAR[]) EXCEPT SELECT path FROM core.media WHERE account_id = $3"
+        )
+        if catalog.rows(unknown, [list(persons), list(paths), run.account_id]):
+            files.append(report_file(run_id))
+        cleanup.delete_later(catalog, files)
         _note_removal_during(catalog, run)
     cleanup.unlink_after_commit(catalog)
 
@@ -163,34 +173,44 @@ def abandon_run(catalog: Catalog, run_id: str) -> RunRow:
             [FINISHED, rows, len(committed_shards(catalog, run_id)), utc_now(), to_json({"abandoned": True}), run_id],
         )
         root = catalog.folder.root
-        left = [*root.glob(manifest_file(run_id)), *root.glob(f"runs/{run_id}/shards/*")]
+        left = [root / manifest_file(run_id), root / report_file(run_id), *root.glob(f"runs/{run_id}/shards/*")]
         cleanup.delete_later(catalog, [path.relative_to(root).as_posix() for path in left if path.is_file()])
     cleanup.unlink_after_commit(catalog)
     return run_row(catalog, run_id)
 
 
+def delete_runs(catalog: Catalog, run_ids: Sequence[str]) -> None:
+    """Inside a transaction: deletes these runs with their photos, faces and files."""
+    theirs, runs = "run_id IN (SELECT unnest($1::VARCHAR[]))", [list(run_ids)]
+    catalog.execute(f"DELETE FROM core.faces WHERE media_id IN (SELECT media_id FROM core.media WHERE {theirs})", runs)
+    catalog.execute(f"UPDATE core.embedding_shards SET run_id = NULL, shard = NULL WHERE {theirs}", runs)
+    for table in ("media", "shards", "runs"):
+        catalog.execute(f"DELETE FROM core.{table} WHERE {theirs}", runs)
+    catalog.execute(
+        "DELETE FROM core.page_subjects WHERE split_part(file, '/', 2) IN (SELECT unnest($1::VARCHAR[]))", runs
+    )
+    root = catalog.folder.root
+    left = [path for run_id in run_ids for path in root.glob(f"runs/{run_id}/**/*") if path.is_file()]
+    cleanup.delete_later(catalog, [path.relative_to(root).as_posix() for path in left])
+
+
 def _note_removal_during(catalog: Catalog, run: RunRow) -> None:
     """Inside a transaction that empties the run's summary: it may list people and photos removed since its plan."""
-    since = "SELECT 1 FROM core.erasures WHERE account_id = ? AND deleted_at >= ? LIMIT 1"
-    if catalog.rows(since, [run.account_id, run.started_at]):
+    if catalog.rows("SELECT 1 FROM core.erasures WHERE account_id = ? AND erased_at IS NULL LIMIT 1", [run.account_id]):
         rewriting.note_removal(catalog)
 
 
 def give_up_runs(store: OpenStore) -> None:
-    """Gives up interrupted runs, whose manifests and shards may show deleted people; the next run processes the other
-    rows. Leaves a run in progress alone: its end deletes them."""
-    unfinished = store.submit(Catalog.column, "SELECT run_id FROM core.runs WHERE state <> ?", [FINISHED])
-    if not unfinished:
-        return
+    """Gives up interrupted runs, whose manifests and shards may show deleted people, and deletes half-written files of
+    runs; the next run processes the other rows. Leaves a run in progress alone: its end deletes them."""
     try:
         lock = StoreLock.acquire(store.folder.root, "erase", RUN_LOCK_NAME)
     except StoreLocked:
         return
-    try:
-        for run_id in unfinished:
+    with lock:
+        for run_id in store.submit(Catalog.column, "SELECT run_id FROM core.runs WHERE state <> ?", [FINISHED]):
             store.submit(abandon_run, run_id)
-    finally:
-        lock.release()
+        cleanup.remove_half_written(store.folder, cleanup.OF_RUNS)
 
 
 def _require_state(catalog: Catalog, run_id: str, state: str) -> RunRow:

@@ -86,7 +86,7 @@ def _pieces(catalog: Catalog, tell: Callable[[str], None]) -> Iterator[list[Prob
 
 
 def _waits(path: str) -> Problem:
-    if not cleanup.is_deletable(path):
+    if not cleanup.is_deletable(path) and not path.startswith("catalog-"):
         return Problem("pending_delete", path, "is not the path of a file of the store", _CLEARED)
     detail = "an unfinished erasure: it waits to be deleted, or has vectors of faces that were removed"
     return Problem("pending_delete", path, detail, _CLEARED)

@@ -49,6 +49,7 @@ _MAY_BE_GONE: Final = frozenset(
         "tombstones.person_id",
         "tombstones.face_id",
         "corrections.generation",
+        "erasures.account_id",
     }
 )
 _UNIQUE = (

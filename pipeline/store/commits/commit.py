@@ -27,13 +27,14 @@ from pipeline.store.catalog.connection import Catalog
 from pipeline.store.catalog.corrections import to_json
 from pipeline.store.catalog.directories import directory_id as find_directory
 from pipeline.store.catalog.directories import drop_if_empty, make_directory, remember, require_directory
+from pipeline.store.catalog.runs import FINISHED, delete_runs
 from pipeline.store.commits.reindex import keep_references, switching
 from pipeline.store.commits.removal import (
     count_face,
     drop_references,
     erase_references,
     forget_corrections,
-    remove_drawn_faces,
+    remove_added_faces,
     remove_persons,
     remove_photos,
     remove_references,
@@ -44,6 +45,7 @@ from pipeline.store.files.objects import Row, write_objects
 from pipeline.store.files.shards import vector_bytes
 from pipeline.store.records import (
     COUNTERS,
+    DELETE_DIRECTORY,
     NO_ROWS,
     Change,
     Committed,
@@ -315,9 +317,12 @@ def _remove(catalog: Catalog, part: _Numbered) -> tuple[int, int]:
     """Removes deleted photos and replaced references. Returns the number of the photos' faces, and of photos."""
     change, removed = part.change, (0, 0)
     if change.leaving:
-        remembered = change.remembered is None or bool(change.remembered)
+        only_in = change.directory if change.kind == DELETE_DIRECTORY else None
         whose = change.account_id, change.leaving, change.leaving_status
-        removed = remove_photos(catalog, *whose, remembered=remembered)
+        removed = remove_photos(catalog, *whose, change.remembered, only_in=only_in)
+    if change.kind == DELETE_DIRECTORY:
+        finished = "SELECT run_id FROM core.runs WHERE account_id = ? AND directory = ? AND state = ?"
+        delete_runs(catalog, catalog.column(finished, [change.account_id, change.directory, FINISHED]))
     if change.replaced:
         remove_references(catalog, part.directory, change.replaced)
     old = [p for p, face_id in change.before.references.items() if face_id is not None and p not in change.replaced]
@@ -341,7 +346,7 @@ def _change_faces(catalog: Catalog, part: _Numbered) -> None:
     like those of posts; those of newly rejected faces are deleted."""
     deleted, drawn = _deleted_faces(part), part.change.drawn
     if deleted:
-        remove_drawn_faces(catalog, deleted)
+        remove_added_faces(catalog, deleted)
     if drawn is not None:
         _insert_drawn(catalog, drawn, part.after.owners[drawn.face_id])
     made = {*deleted} if drawn is None else {*deleted, drawn.face_id}

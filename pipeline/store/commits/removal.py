@@ -11,21 +11,24 @@ from collections.abc import Sequence, Set
 
 from pipeline.errors import StoreError
 from pipeline.store import cleanup
-from pipeline.store.catalog import files, forgotten, pages, persons, rewriting
+from pipeline.store.catalog import erasures, files, forgotten, pages, persons, rewriting
 from pipeline.store.catalog.connection import Catalog
-from pipeline.store.catalog.corrections import SHOWING, rows_of_json, shown_persons, to_json
+from pipeline.store.catalog.corrections import SHOWING, rows_of_json, to_json
 from pipeline.store.catalog.references import last_in_segments
 from pipeline.store.files.objects import object_file
-from pipeline.store.files.run_files import RUN_REPORT
-from pipeline.store.records import NO_ROWS, Rows
+from pipeline.store.files.shards import report_file
+from pipeline.store.records import NEVER_UNDONE, NO_ROWS, Rows
 from pipeline.types import DRAWN, DUPLICATE_ROW, FORGOTTEN
 
 _THESE_PERSONS = "person_id IN (SELECT unnest(?::UUID[]))"
 _THESE_FACES = "face_id IN (SELECT unnest(?::BIGINT[]))"
 _THESE_NUMBERS = "(SELECT unnest(?::BIGINT[]))"
 _THESE_MEDIA = "media_id IN (SELECT unnest(?::BIGINT[]))"
+_OF_PHOTO = (
+    *("path", "sha256", "pixel_hash", "bytes", "width", "height", "format", "reason", "taken_at"),
+    *("name", "external_id", "extra"),
+)
 _RUNS = "SELECT run_id FROM core.runs WHERE account_id = ?"
-_COMPARED = {"name": "nfc_normalize({})", "external_id": "{}"}  # how label columns are compared
 
 
 def remove_references(catalog: Catalog, directory: int, person_ids: Sequence[str]) -> None:
@@ -84,55 +87,66 @@ def bury_references(
     return [(guid, person_id) for guid, person_id, _, _ in rows if guid is not None]
 
 
-def _remember_persons(
-    catalog: Catalog, account_id: int, person_ids: Sequence[str], kinds: Set[str]
-) -> list[tuple[int, str, str]]:
-    """Before these persons are deleted: remembers the digests of `kinds` that runs must skip. Returns photos that show
-    nobody else: media id, path, SHA-256.
-
-    Omits faces of posted images: a post may only concern some faces, and its ordinals count these.
-    """
-    rows = catalog.rows(
-        "SELECT m.media_id, m.path, m.sha256, f.ordinal,"
-        f" count(*) FILTER (WHERE o.person_id IS NOT NULL AND NOT o.{_THESE_PERSONS})"
-        " FROM core.faces f JOIN core.media m ON m.media_id = f.media_id JOIN core.faces o ON o.media_id = f.media_id"
-        f" WHERE m.sha256 IS NOT NULL AND m.run_id IS NOT NULL AND f.{_THESE_PERSONS}"
-        " GROUP BY f.face_id, m.media_id, m.path, m.sha256, f.ordinal",
-        [list(person_ids)] * 2,
+def _remember_faces(catalog: Catalog, account_id: int, person_ids: Sequence[str]) -> None:
+    """Before these persons are deleted: has runs skip their faces. Omits those of posted images: a post may concern a
+    few faces, and its ordinals count these."""
+    faces = catalog.rows(
+        "SELECT m.sha256, f.ordinal FROM core.faces f JOIN core.media m USING (media_id)"
+        f" WHERE m.sha256 IS NOT NULL AND m.run_id IS NOT NULL AND f.{_THESE_PERSONS}",
+        [list(person_ids)],
     )
-    if not rows:
-        return []
-    alone = sorted({(media, path, sha256) for media, path, sha256, _, others in rows if not others})
-    noted = {
-        forgotten.FACE: [forgotten.face_text(sha256, ordinal) for _, _, sha256, ordinal, _ in rows],
-        forgotten.PATH: [path for _, path, _ in alone],
-        forgotten.BYTES: [sha256 for _, _, sha256 in alone],
-    }
-    for kind in sorted(kinds):
-        forgotten.remember(catalog, account_id, kind, noted[kind])
-    return alone
+    forgotten.remember(catalog, account_id, forgotten.FACE, [forgotten.face_text(*face) for face in faces])
+
+
+def _remember_photos(
+    catalog: Catalog,
+    account_id: int,
+    media: Sequence[int],
+    kinds: Set[str],
+    *,
+    only_in: str | None = None,
+    within: int | None = None,
+) -> None:
+    """Has runs skip the paths and bytes of these photos, except those that a remaining photo has: of the account, or of
+    the directory `within`. `only_in`: their directory, of which no photo remains, if only runs into it skip them."""
+    here = "" if within is None else " AND directory = (SELECT name FROM core.directories WHERE directory_id = $4)"
+    for kind, column in ((forgotten.PATH, "path"), (forgotten.BYTES, "sha256")):
+        if kind not in kinds:
+            continue
+        texts = catalog.column(
+            f"SELECT DISTINCT {column} FROM core.media WHERE {_THESE_MEDIA} AND {column} IS NOT NULL"
+            f" AND ($2 OR {column} NOT IN (SELECT {column} FROM core.media WHERE account_id = $3"
+            f" AND run_id IS NOT NULL AND {column} IS NOT NULL{here} AND NOT {_THESE_MEDIA}))".replace("?", "$1"),
+            [list(media), only_in is not None, account_id, *([] if within is None else [within])],
+        )
+        if only_in is not None:
+            texts = [forgotten.in_directory(only_in, text) for text in texts]
+        forgotten.remember(catalog, account_id, kind, texts)
 
 
 def remove_persons(
-    catalog: Catalog, account_id: int, directory: int, person_ids: Sequence[str], remembered: Set[str] | None
+    catalog: Catalog, account_id: int, directory: int, person_ids: Sequence[str], remembered: Set[str]
 ) -> tuple[int, int]:
     """Deletes these persons with their references, images and all data of their faces; returns how many of their faces,
     and photos.
 
     `remembered`: kinds of digests to keep (`forgotten`), so that runs skip photos that showed nobody else, and the
-    persons' other faces. Such photos' rows lose path and hashes; with None they keep them.
+    persons' other faces. Such photos' rows lose path and hashes.
 
     Raises StoreError unless all are persons of the directory, and no remaining person's parent.
     """
     _note_removal(catalog, account_id)
     ids = [list(person_ids)]
-    alone = [] if remembered is None else _remember_persons(catalog, account_id, person_ids, remembered)
-    deleted = f"DELETE FROM core.persons WHERE directory_id = ? AND {_THESE_PERSONS} RETURNING name, external_id"
-    called = catalog.rows(deleted, [directory, *ids])
-    _require_all(len(called), person_ids)
+    others = erasures.labelled_with(catalog, directory, person_ids)
+    alone = erasures.photos_of(catalog, person_ids, others, with_others=False)
+    photos = _with_repeated(catalog, alone["media_id"].to_pylist())
+    if forgotten.FACE in remembered:
+        _remember_faces(catalog, account_id, person_ids)
+    _remember_photos(catalog, account_id, photos, remembered, within=directory)
+    deleted = f"DELETE FROM core.persons WHERE directory_id = ? AND {_THESE_PERSONS} RETURNING 1"
+    _require_all(len(catalog.rows(deleted, [directory, *ids])), person_ids)
     if catalog.rows("SELECT 1 FROM core.persons WHERE parent_id IN (SELECT unnest(?::UUID[])) LIMIT 1", ids):
         raise StoreError(message="A person to be deleted is the parent of another.")
-    others = _labelled_after(catalog, directory, person_ids, called)
     catalog.execute(f"DELETE FROM core.facts WHERE {_THESE_PERSONS} OR other_id IN (SELECT unnest(?::UUID[]))", ids * 2)
     forget_corrections(catalog, directory, person_ids)
     pages.remove_pages(catalog, person_ids=person_ids)
@@ -149,73 +163,37 @@ def remove_persons(
     files.erase_labels(catalog, [*others, *(media for _, media, ordinal, _ in faces if ordinal == 0)])
     _remove_posted_faces(catalog, [(face, media) for face, media, _, posted in faces if posted])
     _blank_run_faces(catalog, [face for face, _, _, posted in faces if not posted])
-    photos = _with_repeated(catalog, [media_id for media_id, _, _ in alone])
-    _blank_photos(catalog, photos, FORGOTTEN)
+    blank_photos(catalog, photos, FORGOTTEN)
     return len(faces), len(photos)
 
 
 def _note_removal(catalog: Catalog, account_id: int) -> None:
     """The catalog has to be rewritten. Deletes the account's run.json files, which list paths and people."""
     rewriting.note_removal(catalog)
-    reports = (f"runs/{run_id}/{RUN_REPORT}" for run_id in catalog.column(_RUNS, [account_id]))
+    reports = map(report_file, catalog.column(_RUNS, [account_id]))
     cleanup.delete_later(catalog, [file for file in reports if catalog.folder.path(file).exists()])
 
 
-def _labelled_after(
-    catalog: Catalog, directory: int, person_ids: Sequence[str], called: Sequence[tuple[str | None, str | None]]
-) -> list[int]:
-    """Media that may be labelled with these deleted persons although the faces are others': the label is a present or
-    former name or external id of theirs (`called`, corrections), or the largest face was theirs before a correction.
-    Excludes labels that fit another person of the directory."""
-    denied = f"SELECT face_id FROM core.facts WHERE kind = 'is_not' AND {_THESE_PERSONS}"
-    faces = set(catalog.column(denied, [list(person_ids)]))
-    gone, said = set(person_ids), [*called]
-    for shown in shown_persons(catalog, directory, person_ids):  # undone ones moved faces, too
-        faces.update(face for face, person_id in shown.owners.items() if person_id in gone)
-        known = [columns for person_id, columns in shown.persons.items() if columns and person_id in gone]
-        said += [(columns.get("name"), columns.get("external_id")) for columns in known]
-    of_others = " AND ".join(
-        f"(m.{column} IS NULL OR {as_compared.format(f'm.{column}')} IN (SELECT {as_compared.format(column)}"
-        f" FROM core.persons WHERE directory_id = $1 AND {column} IS NOT NULL))"
-        for column, as_compared in _COMPARED.items()
-    )
-    media = catalog.column(
-        "SELECT m.media_id FROM core.faces f JOIN core.media m ON m.media_id = f.media_id WHERE f.ordinal = 0"
-        " AND f.face_id IN (SELECT unnest($2::BIGINT[]))"
-        f" AND NOT (coalesce(m.name, m.external_id) IS NOT NULL AND {of_others})",
-        [directory, sorted(faces)],
-    )
-    for (column, as_compared), texts in zip(_COMPARED.items(), zip(*said, strict=True), strict=True):
-        if wanted := sorted({text for text in texts if text}):
-            media += catalog.column(
-                "SELECT m.media_id FROM core.media m JOIN core.directories d ON d.account_id = m.account_id"
-                f" AND d.name = m.directory WHERE d.directory_id = $1 AND {as_compared.format(f'm.{column}')} IN"
-                f" (SELECT {as_compared.format('unnest($2::VARCHAR[])')} EXCEPT SELECT {as_compared.format(column)}"
-                " FROM core.persons WHERE directory_id = $1)",
-                [directory, wanted],
-            )
-    return media
-
-
 def remove_photos(
-    catalog: Catalog, account_id: int, media_ids: Sequence[int], status: str, *, remembered: bool = True
+    catalog: Catalog,
+    account_id: int,
+    media_ids: Sequence[int],
+    status: str,
+    remembered: Set[str] = frozenset(),
+    *,
+    only_in: str | None = None,
 ) -> tuple[int, int]:
-    """Removes photos of runs, and rows that repeat them in their runs; returns how many faces and photos. If `status`
-    is FORGOTTEN and they are `remembered`, the account's runs skip their paths and bytes, except those that a remaining
-    photo has."""
+    """Removes photos of runs, and rows that repeat them in their runs; returns how many faces and photos.
+
+    `remembered`: kinds of digests to keep (`forgotten`), so that the account's runs skip their paths and bytes, except
+    those that a remaining photo has. `only_in`: their directory, of which no photo remains, if only runs into it skip
+    them.
+    """
     if status == FORGOTTEN:
         _note_removal(catalog, account_id)
     media = _with_repeated(catalog, media_ids)
-    kinds = ((forgotten.PATH, "path"), (forgotten.BYTES, "sha256")) if status == FORGOTTEN and remembered else ()
-    for kind, column in kinds:
-        alone = catalog.column(
-            f"SELECT DISTINCT {column} FROM core.media WHERE {_THESE_MEDIA} AND {column} NOT IN (SELECT {column}"
-            f" FROM core.media WHERE account_id = ? AND run_id IS NOT NULL AND {column} IS NOT NULL"
-            f" AND NOT {_THESE_MEDIA})",
-            [media, account_id, media],
-        )
-        forgotten.remember(catalog, account_id, kind, alone)
-    return _blank_photos(catalog, media, status), len(media)
+    _remember_photos(catalog, account_id, media, remembered, only_in=only_in)
+    return blank_photos(catalog, media, status), len(media)
 
 
 def _with_repeated(catalog: Catalog, media_ids: Sequence[int]) -> list[int]:
@@ -227,7 +205,7 @@ def _with_repeated(catalog: Catalog, media_ids: Sequence[int]) -> list[int]:
     return [*media_ids, *catalog.column(repeated, [list(media_ids)])]
 
 
-def _blank_photos(catalog: Catalog, media: Sequence[int], status: str) -> int:
+def blank_photos(catalog: Catalog, media: Sequence[int], status: str) -> int:
     """Deletes identifying data from the rows of photos and their faces; returns the number of faces."""
     if not media:
         return 0
@@ -237,11 +215,31 @@ def _blank_photos(catalog: Catalog, media: Sequence[int], status: str) -> int:
     catalog.execute(f"DELETE FROM core.files WHERE {_THESE_MEDIA}", [media])
     pages.remove_pages(catalog, media_ids=media)
     catalog.execute(
-        "UPDATE core.media SET status = ?, reason = NULL, path = NULL, sha256 = NULL, pixel_hash = NULL, name = NULL,"
-        f" external_id = NULL, extra = NULL WHERE {_THESE_MEDIA}",
+        f"UPDATE core.media SET status = ?, {', '.join(f'{name} = NULL' for name in _OF_PHOTO)} WHERE {_THESE_MEDIA}",
         [status, media],
     )
     return len(faces)
+
+
+def blank_leftovers(catalog: Catalog) -> None:
+    """Forgets photos whose persons were deleted by an earlier version, which kept paths and hashes. Runs skip them."""
+    rows = catalog.rows(
+        "SELECT m.media_id, m.account_id, m.path, m.sha256, m.directory,"
+        " EXISTS (FROM core.directories d WHERE d.account_id = m.account_id AND d.name = m.directory)"
+        " FROM core.media m JOIN core.faces f USING (media_id) LEFT JOIN core.facts t USING (face_id)"
+        " WHERE m.run_id IS NOT NULL AND m.path IS NOT NULL"
+        " AND media_id IN (SELECT media_id FROM core.faces WHERE outcome = 'removed')"
+        " GROUP BY ALL HAVING bool_and(f.outcome IN ('removed', 'rejected')) AND count(t.kind) = 0"
+    )
+    if not rows:
+        return
+    with catalog.transaction("change"):
+        for media_id, account_id, path, sha256, directory, exists in rows:
+            for kind, text in ((forgotten.PATH, path), (forgotten.BYTES, sha256)):
+                if text is not None:
+                    known = text if exists else forgotten.in_directory(directory, text)
+                    forgotten.remember(catalog, account_id, kind, [known])
+            blank_photos(catalog, _with_repeated(catalog, [media_id]), FORGOTTEN)
 
 
 def _pass_facts_on(catalog: Catalog, faces: Sequence[int], media: Sequence[int]) -> None:
@@ -281,6 +279,11 @@ def forget_corrections(catalog: Catalog, directory: int, person_ids: Sequence[st
     in_force = "AND undone_at IS NULL AND undoes IS NULL"
     made = catalog.rows(f"SELECT correction_id, before, after {SHOWING} {in_force}", shown)
     numbers = catalog.column(f"SELECT correction_id {SHOWING}", shown)
+    catalog.execute(  # `gone` of an undone one; that of this deletion stays for readers of changes
+        "UPDATE core.corrections SET gone = list_filter(gone, lambda p: NOT list_contains($2::UUID[], p))"
+        f" WHERE directory_id = $1 AND len(gone) > 0 AND kind NOT IN {tuple(sorted(NEVER_UNDONE))}",
+        shown,
+    )
     if not numbers:
         return
     catalog.execute(
@@ -369,8 +372,9 @@ def _remove_posted_faces(catalog: Catalog, faces: Sequence[tuple[int, int]]) -> 
     pages.remove_pages(catalog, media_ids=gone)
 
 
-def remove_drawn_faces(catalog: Catalog, faces: Sequence[int]) -> None:
-    """Deletes faces that users drew, as if they had never been."""
+def remove_added_faces(catalog: Catalog, faces: Sequence[int]) -> None:
+    """Deletes faces that users drew or posted, as if they had never been."""
+    _remove_posts(catalog, _THESE_FACES, [list(faces)])
     _remove_derived(catalog, faces)
     deleted = f"DELETE FROM core.faces WHERE {_THESE_FACES} AND outcome = '{DRAWN}' RETURNING media_id"
     for media_id in catalog.column(deleted, [list(faces)]):

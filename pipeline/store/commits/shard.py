@@ -16,6 +16,7 @@ from pipeline.store.catalog.connection import Catalog, OpenStore
 from pipeline.store.catalog.references import add_embedding_shard
 from pipeline.store.commits.commit import write_changes, write_pictures
 from pipeline.store.commits.reindex import MeasuredFaces, insert_measured, write_measured
+from pipeline.store.commits.removal import blank_photos
 from pipeline.store.files import shards
 from pipeline.store.records import (
     FACES_SCHEMA,
@@ -27,7 +28,7 @@ from pipeline.store.records import (
     embeddings_schema,
 )
 from pipeline.store.schema import arrow_schema
-from pipeline.types import utc_now
+from pipeline.types import FORGOTTEN, utc_now
 
 
 @dataclass(frozen=True)
@@ -107,6 +108,7 @@ def commit_rows(catalog: Catalog, prepared: PreparedShard) -> list[Committed]:
         run = check_new(catalog, commit, prepared.tables)
         _insert_media_and_faces(catalog, commit, now)
         files.add(catalog, run.source, commit.account_id, prepared.tables["media"])
+        blank_photos(catalog, commit.forgotten, FORGOTTEN)
         if prepared.embeddings is not None:
             number = add_embedding_shard(catalog, prepared.embeddings, commit.run_id, commit.shard)
             insert = "INSERT INTO core.embeddings SELECT ?, face_id, ? FROM new_embeddings"

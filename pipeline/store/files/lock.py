@@ -73,6 +73,21 @@ class StoreLock:
             raise
         return lock
 
+    @staticmethod
+    def is_held(root: Path, name: str) -> bool:
+        """Whether somebody holds this lock of the store."""
+        try:
+            fd = os.open(root / name, os.O_RDONLY | os.O_CLOEXEC | NO_LINK)
+        except FileNotFoundError:
+            return False
+        try:
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(fd)
+        return False
+
     def announce(self, url: str | None) -> None:
         """Writes the address where the holder executes other commands' work; None: it does not."""
         self.holder["url"] = url

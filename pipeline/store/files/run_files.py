@@ -27,7 +27,6 @@ from pipeline.store.files.lock import REINDEX_LOCK_NAME, RUN_LOCK_NAME, StoreLoc
 from pipeline.store.records import RunRow
 from pipeline.types import IntArray
 
-RUN_REPORT: Final = "run.json"  # in a finished run's folder: its counts and lists
 _SHARD_STARTS: Final = "facepipe_shard_starts"  # key in the manifest's metadata
 
 

@@ -65,6 +65,11 @@ def manifest_file(run_id: str) -> str:
     return f"runs/{run_id}/manifest.parquet"
 
 
+def report_file(run_id: str) -> str:
+    """A finished run's counts and lists."""
+    return f"runs/{run_id}/run.json"
+
+
 def parquet_bytes(table: pa.Table, metadata: Mapping[str, Any]) -> bytes:
     """One Parquet file, with `metadata` as JSON under the key `facepipe`."""
     text = json.dumps(dict(metadata), sort_keys=True)

@@ -87,6 +87,6 @@ def test_without_ray_the_extra_is_named_before_anything_is_made(
     tmp_path: Path, settings: Settings, archive: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection, "find_spec", lambda _: None)
-    with pytest.raises(UsageError, match=r"pip install 'facepipe\[ray\]'"):
+    with pytest.raises(UsageError, match=r"pip install -e '\.\[ray\]'"):
         run(RunRequest(archive / "photos", tmp_path / "store", settings), RecordedProgress())
     assert not (tmp_path / "store").exists()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import groupby, product
 
 from tests.people.year.model import GATE, IS, IS_NOT, NOBODY, NOT_SAME, Face, Model, Person, Photo, distance
 
@@ -16,7 +16,11 @@ class Side:
     root: Person
     members: list[Person]
     names: set[str]
+    hidden: bool
     not_these: set[Person] = field(default_factory=set)  # roots who are stated to be others
+    # Constraints on two people by number: n for those on one side, -n for those on the other. Also of those whom a
+    # regroup had joined with such a person by then.
+    words: set[int] = field(default_factory=set)
 
     def is_held(self, model: Model) -> bool:
         """Whether they stay, even where none of their faces could make a person."""
@@ -38,6 +42,8 @@ class Regroup:
         self.moved: dict[Face, Person | None] = {}
         self.new: list[list[Face]] = []
         self._shown: set[tuple[Photo, int]] = set()  # whose groups photos show
+        self._settled: set[Face] = set()  # stay where they are
+        self.two = self._words()  # two people, and the number of what was said; None: an unmerge
 
     def _by_users(self) -> list[Side]:
         """Without the joins of other regroups."""
@@ -47,7 +53,7 @@ class Regroup:
 
         sides: dict[Person, Side] = {}
         for p in self._model.people:
-            side = sides.setdefault(root(p), Side(root(p), [], set()))
+            side = sides.setdefault(root(p), Side(root(p), [], set(), self._model.root(p).hidden))
             side.members.append(p)
             side.names |= {p.name} if p.name else set()
         two = [(one, other) for kind, _, one, other in self._model.facts if kind == NOT_SAME]
@@ -59,19 +65,58 @@ class Regroup:
                 sides[root(other)].not_these.add(root(one))
         return list(sides.values())
 
+    def _words(self) -> list[tuple[Person, Person, int | None]]:
+        two: list[tuple[Person, Person, int | None]] = [
+            (one, other, number)
+            for (kind, _, one, other), number in self._model.facts.items()
+            if kind == NOT_SAME and one in self.side_of and other in self.side_of
+        ]
+        two += [
+            (p, p.was_below, None)
+            for p in self._model.people
+            if p.joined_by == "unmerge" and p.was_below in self.side_of
+        ]
+        for number, (one, other, said) in enumerate(two, 1):
+            ones, others = self._meant(one, said), self._meant(other, said)
+            for side in self.sides:
+                if side in ones and side not in others:
+                    side.words.add(number)
+                elif side in others and side not in ones:
+                    side.words.add(-number)
+        return two
+
+    def _meant(self, person: Person, said: int | None) -> list[Side]:
+        found = [self.side_of[person]]
+        for side in found:
+            for p in self._model.people:
+                joined = p.joined_by == "regroup" and p.parent is not None and said is not None and p.joined_at < said
+                if joined and self.side_of[p.parent] is side and self.side_of[p] not in found:
+                    found.append(self.side_of[p])
+        return found
+
     def decide(self) -> None:
         clusters = self._clusters()
         kept = self._kept(clusters)
+        faces = [face for face in self._to_cluster() if face.person is not None]
+        staying = [face for face in faces if self._stays(face)]
+        cluster_of = {face: cluster for cluster, members in enumerate(clusters) for face in members}
+        at_home = [
+            face for face in faces
+            if not self._stays(face) and face in cluster_of and self._side(face) in kept[cluster_of[face]]
+        ]  # fmt: skip
+        self._shown = {self._showing(face) for face in (*staying, *at_home)}
+        bound = [face for cluster, members in enumerate(clusters) for face in self._bound(kept[cluster], members)]
+        self._photos: dict[int, set[Photo]] = {id(side): {f.photo for f in self._staying(side)} for side in self.sides}
+        for face in bound:
+            self._photos[id(self._side(face))].add(face.photo)
         for cluster, members in enumerate(clusters):
-            hub, *others = self._hub_first(kept[cluster], members)
-            for other in others:
-                if hub is not None and other is not None:
-                    self._join(hub, other)
-        self._shown = {
-            (face.photo, id(self.group(self.side_of[face.person])))
-            for face in self._to_cluster()
-            if face.person is not None and self._stays(face)
-        }
+            first_of: dict[bool, Side] = {}
+            for side in self._hub_first(kept[cluster], members):
+                if side is not None:
+                    self._join(first_of.setdefault(side.hidden, side), side)
+        self._shown = {self._showing(face) for face in staying}
+        for face in (*bound, *at_home):
+            self._settle(face)
         for cluster, members in enumerate(clusters):
             self._place(kept[cluster], members)
         self._leave_out(clusters)
@@ -178,8 +223,8 @@ class Regroup:
             return
         names, others = (frozenset().union(*(s.names for s in group)) for group in (ours, theirs))
         stated = any(s.root in t.not_these for s in ours for t in theirs)
-        photos, their_photos = ({face.photo for s in group for face in self._staying(s)} for group in (ours, theirs))
-        if photos & their_photos or stated or (names and others and names != others):
+        photos, their_photos = ({photo for s in group for photo in self._photos[id(s)]} for group in (ours, theirs))
+        if photos & their_photos or stated or (names and others and names != others) or self._word_against(one, other):
             return
         ours += theirs
         for side in theirs:
@@ -189,14 +234,50 @@ class Regroup:
         of_side = [face for face in self._to_cluster() if face.person is not None and self.side_of[face.person] is side]
         return [face for face in of_side if self._stays(face)]
 
+    def _side(self, face: Face) -> Side:
+        assert face.person is not None
+        return self.side_of[face.person]
+
+    def _showing(self, face: Face) -> tuple[Photo, int]:
+        return face.photo, id(self.group(self._side(face)))
+
+    def _settle(self, face: Face) -> bool:
+        if self._showing(face) in self._shown:
+            return False
+        self._shown.add(self._showing(face))
+        self._settled.add(face)
+        return True
+
+    def _bound(self, kept: dict[Side, Person], members: list[Face]) -> list[Face]:
+        """The faces that a user's word keeps with their person: else they would meet those of one it is kept from."""
+        moving = [face for face in members if face.person is not None and not self._stays(face)]
+        leaving = [side for side in dict.fromkeys(map(self._side, moving)) if side not in kept]
+        barred = [
+            side for side in leaving
+            if any(self._word_against(other, side) == "said" for other in (*kept, *leaving))
+            or (kept and all(other.hidden != side.hidden for other in kept))
+        ]  # fmt: skip
+        found = []
+        for face in moving:
+            if self._side(face) in barred and self._showing(face) not in self._shown:
+                self._shown.add(self._showing(face))
+                found.append(face)
+        return found
+
+    def _word_against(self, one: Side, other: Side) -> str | None:
+        """Why no face of the group of one may be of the other's."""
+        ours, theirs = self.group(one), self.group(other)
+        words, others = (frozenset().union(*(s.words for s in group)) for group in (ours, theirs))
+        names, their_names = (frozenset().union(*(s.names for s in group)) for group in (ours, theirs))
+        if any(-word in others for word in words) or (names and their_names and names != their_names):
+            return "said"
+        return "hidden" if ours[0].hidden != theirs[0].hidden else None
+
     def _place(self, kept: dict[Side, Person], members: list[Face]) -> None:
-        new = []
+        new: dict[bool, list[Face]] = {}
         for face in members:
             side = self.side_of[face.person] if face.person is not None else None
-            if self._stays(face):
-                continue
-            if side in kept and (face.photo, id(self.group(side))) not in self._shown:
-                self._shown.add((face.photo, id(self.group(side))))
+            if self._stays(face) or face in self._settled:
                 continue
             is_not = [p for kind, f, p, _ in self._model.facts if kind == IS_NOT and f is face]
             barred = {self.side_of[p].root for p in is_not if p in self.side_of}
@@ -205,17 +286,22 @@ class Regroup:
                 if s is not None and not barred & {t.root for t in self.group(s)}
                 and (face.photo, id(self.group(s))) not in self._shown
             ]  # fmt: skip
+            apart = [s for s in able if side is not None and self._word_against(s, side)]
+            able = [s for s in able if s not in apart]
+            if apart and not able and self._settle(face):
+                continue
             if not able:
-                new.append(face)
+                new.setdefault(side is not None and side.hidden, []).append(face)
             elif side is not None and any(self.group(s) is self.group(side) for s in able):
                 self._shown.add((face.photo, id(self.group(side))))
             else:
                 self._shown.add((face.photo, id(self.group(able[0]))))
                 self.moved[face] = kept[able[0]]
-        if any(self._founds(face) for face in new):
-            self.new.append(new)
-        else:
-            self.moved |= {face: None for face in new if face.person is not None}
+        for faces in new.values():
+            if any(self._founds(face) for face in faces):
+                self.new.append(faces)
+            else:
+                self.moved |= {face: None for face in faces if face.person is not None}
 
     def _leave_out(self, clusters: list[list[Face]]) -> None:
         """Who is like nobody, and can be nobody's first."""
@@ -245,25 +331,60 @@ def regroup(model: Model, threshold: float) -> None:
         for faces in decided.new:
             if any(model.can_be_cut(face) for face in faces):
                 new = model.new_person(None)
+                new.hidden = faces[0].person is not None and decided.side_of[faces[0].person].hidden
                 decided.moved |= dict.fromkeys(faces, new)
                 losers.append(new)
+        inherited = _inherited(decided, losers)
         for face, person in decided.moved.items():
             losers.append(face.person)
             model.put(face, person)
+        for pair in inherited:
+            model.state_two(*pair)
         _join_records(model, decided, decided_people)
         model.settle(losers)
 
     model.correct("regroup", change)
 
 
+def _apart(decided: Regroup, p: Person) -> bool:
+    """Whether a regroup joined it with somebody, and this one does not."""
+    joined = p.parent is not None and p.joined_by == "regroup"
+    return joined and decided.group(decided.side_of[p]) is not decided.group(decided.side_of[p.parent])  # type: ignore[index]
+
+
+def _inherited(decided: Regroup, new: list[Person | None]) -> list[tuple[Person, Person]]:
+    """The not-same constraints of people, for new ones with their faces and for those no longer joined with them."""
+    sides_of: dict[Person, set[Side]] = {p: {side} for p, side in decided.side_of.items() if _apart(decided, p)}
+    sides_of |= {p: set() for p in new if p is not None}
+    for face, person in decided.moved.items():
+        if person in sides_of and person in new and face.person is not None:
+            sides_of[person].add(decided.side_of[face.person])
+    on: dict[int, list[Person]] = defaultdict(list)
+    for p, sides in sides_of.items():
+        words = {word for side in sides for word in side.words}
+        for word in words - {-word for word in words}:
+            on[word].append(p)
+
+    def group_of(p: Person) -> int | None:
+        return id(decided.group(decided.side_of[p])) if p in decided.side_of else None
+
+    found: list[tuple[Person, Person]] = []
+    for number, (one, other, said) in enumerate(decided.two, 1):
+        pairs = [(p, other) for p in on[number]] + [(one, p) for p in on[-number]] + [*product(on[number], on[-number])]
+        found += [
+            pair
+            for pair in pairs
+            if said is not None and (group_of(pair[0]) is None or group_of(pair[0]) != group_of(pair[1]))
+        ]
+    known = [{one, other} for one, other, said in decided.two if said is not None]
+    return [pair for pair in found if {*pair} not in known]
+
+
 def _join_records(model: Model, decided: Regroup, people: list[Person]) -> None:
     """The one with a name stands for the others, then one with whom others are merged, then the oldest."""
-    for p in people:
-        apart = p.parent is not None and decided.group(decided.side_of[p]) is not decided.group(
-            decided.side_of[p.parent]
-        )
-        if apart and p.joined_by == "regroup":
-            model.put_below(p, None, "regroup")
+    parted = [p for p in people if _apart(decided, p)]
+    for p in parted:
+        model.put_below(p, None, "regroup")
     for side in decided.sides:
         members = [p for one in decided.group(side) for p in one.members]
         tops = {model.root(p): None for p in members}
@@ -271,3 +392,6 @@ def _join_records(model: Model, decided: Regroup, people: list[Person]) -> None:
         first, *others = sorted(tops, key=lambda p: (p.name is None, p not in parents, p.age))
         for other in others:
             model.put_below(other, first, "regroup")
+    for p in parted:
+        if p.parent is None:
+            p.hidden = decided.side_of[p].hidden

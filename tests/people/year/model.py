@@ -96,6 +96,7 @@ class Person:
     parent: Person | None = None
     joined_by: str | None = None  # the correction that said last whether it has a parent
     was_below: Person | None = None  # the parent before that one
+    joined_at: int = 0  # a number that grows, of that correction
     reference: Face | None = None
     id: str | None = None  # as the store has it, since it was first seen there
 
@@ -443,18 +444,19 @@ class Model:
                 self.put_below(one, None, "unmerge")
             for other, one in pairs:
                 assert other is not None
-                self._state_two(other, one)
+                self.state_two(other, one)
 
         self.correct("unmerge", change)
 
     def put_below(self, person: Person, parent: Person | None, kind: str) -> None:
         person.was_below, person.parent, person.joined_by = person.parent, parent, kind
+        person.joined_at = self._number()
 
     def not_same(self, one: Person, other: Person) -> None:
         def change() -> None:
             if self.root(one) is self.root(other):
                 raise Refused(IMPOSSIBLE)
-            self._state_two(self.root(one), self.root(other))
+            self.state_two(self.root(one), self.root(other))
 
         self.correct("not_same", change)
 
@@ -481,7 +483,7 @@ class Model:
             for face in faces:
                 self.put(face, new)
                 self._state((IS, face, new, None))
-            self._state_two(root, new)
+            self.state_two(root, new)
             self.settle([new, *losers])
 
         self.correct("split", change)
@@ -552,7 +554,7 @@ class Model:
         for p in self.people:
             state["person", p] = True
             state |= {(column, p): getattr(p, column) for column in ("name", "hidden", "parent", "reference")}
-            state["joint", p] = p.joined_by, p.was_below
+            state["joint", p] = p.joined_by, p.was_below, p.joined_at
         return state
 
     def _restore(self, state: State) -> None:
@@ -568,7 +570,7 @@ class Model:
             elif what == "person":
                 self.people = [p for p in self.people if p is not which[0]] + [which[0]] * bool(value)
             elif what == "joint":
-                which[0].joined_by, which[0].was_below = value or (None, None)
+                which[0].joined_by, which[0].was_below, which[0].joined_at = value or (None, None, 0)
             else:
                 setattr(which[0], what, value)
         self.people.sort(key=lambda p: p.age)
@@ -588,7 +590,7 @@ class Model:
                 del self.facts[old]
         self.facts[new] = self._number()
 
-    def _state_two(self, one: Person, other: Person) -> None:
+    def state_two(self, one: Person, other: Person) -> None:
         first, second = sorted((one, other), key=lambda p: p.age)
         self._state((NOT_SAME, None, first, second))
 
@@ -632,7 +634,7 @@ class Model:
             if fact[0] == NOT_SAME:
                 (other,) = (p for p in fact[2:] if p is not None and p is not gone)
                 if heir is not None and heir is not other:
-                    self._state_two(heir, other)
+                    self.state_two(heir, other)
 
 
 def _score(far: float, threshold: float) -> float:

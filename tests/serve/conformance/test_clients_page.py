@@ -1,4 +1,4 @@
-"""Runs every command of docs/clients.md against a live server."""
+"""Runs every command of docs/clients.md, and the call of docs/recipes.md, against a live server."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -15,14 +15,18 @@ from tests.serve.conformance.client import Account, Directory
 from tests.serve.conformance.launch import Launched
 from tests.serve.conformance.photos import opened, other, photo
 
-PAGE = Path(__file__).parents[3] / "docs" / "clients.md"
+DOCS = Path(__file__).parents[3] / "docs"
 _BLOCK = re.compile(r"^```(\w+)( \w+)?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
-def page(account: Account, language: str, *, cloud: bool) -> str:
+def page(account: Account, language: str, *, cloud: bool, name: str = "clients") -> str:
     """All blocks of a language, with the address and the credentials of this account. `cloud`: also the blocks marked
     for cloud hosting."""
-    blocks = [text for kind, mark, text in _BLOCK.findall(PAGE.read_text()) if kind == language and (cloud or not mark)]
+    blocks = [
+        text
+        for kind, mark, text in _BLOCK.findall((DOCS / f"{name}.md").read_text())
+        if kind == language and (cloud or not mark)
+    ]
     assert blocks
     text = "\n".join(blocks)
     for written, real in (("http://127.0.0.1:8080", account.server.base_url), ("alice:secret", account.authorization)):
@@ -48,8 +52,8 @@ def main(request: pytest.FixtureRequest) -> Iterator[Directory]:
     directory.clear()
 
 
-def run_bash(script: str, folder: Path) -> str:
-    missing = [tool for tool in ("bash", "curl", "openssl", "xxd", "python3") if shutil.which(tool) is None]
+def run_bash(script: str, folder: Path, tools: Sequence[str] = ("bash", "curl", "openssl", "xxd", "python3")) -> str:
+    missing = [tool for tool in tools if shutil.which(tool) is None]
     if missing:
         pytest.skip(f"not installed: {', '.join(missing)}")
     done = subprocess.run(
@@ -81,3 +85,16 @@ def test_the_python_sample_works(main: Directory, folder: Path) -> None:
     done = subprocess.run([sys.executable, "-c", sample], cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(f"Grace Hopper {person_id} 1.")
+
+
+def test_the_recipe_says_who_is_in_a_picture(main: Directory, folder: Path) -> None:
+    """And stores nothing."""
+    tools, recipe = ("bash", "curl", "jq"), page(main.account, "bash", cloud=False, name="recipes")
+    assert run_bash(recipe, folder, tools) == "a stranger\n"
+    assert main.people() == []
+    main.insert(photo("hopper"), "Grace Hopper", "N-1906")
+    (folder / "photo.jpg").write_bytes(other("hopper"))
+    assert run_bash(recipe, folder, tools) == "Grace Hopper\n"
+    (folder / "photo.jpg").write_bytes(photo("collins"))
+    assert run_bash(recipe, folder, tools) == "a stranger\n"
+    assert len(main.people()) == 1

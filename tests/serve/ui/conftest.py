@@ -45,7 +45,7 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return fill(tmp_path_factory.mktemp("page"))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")  # as `live`
 def shared(archive: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
     """A server for tests that change nothing; photos may be shown."""
     store = shutil.copytree(archive / "store", tmp_path_factory.mktemp("shared") / "store")

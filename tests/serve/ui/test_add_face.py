@@ -28,7 +28,7 @@ def test_a_tag_is_added_shown_and_undone(browser: Browser) -> None:
     faces = browser.get(PHOTO)["faces"]
     assert [(face["stated"], face["quality"]) for face in faces] == [(False, faces[0]["quality"]), (True, None)]
     assert faces[1]["box"] == pytest.approx(BLANK)
-    assert browser.get("corrections/last")["text"] == "a drawn face of somebody without a name"
+    assert browser.get("corrections/last")["text"] == "adding a face of somebody without a name"
     browser.post("corrections/undo", {"correction": told["correction"]})
     assert len(browser.get(PHOTO)["faces"]) == 1
 

@@ -19,11 +19,12 @@ from pipeline.people.types import PostRequest
 from pipeline.serve.ui import photos as photos_module
 from pipeline.serve.ui.photos import Photos
 from pipeline.store.local import LocalStore
-from tests.people.coded_archive import SETTINGS, SIZE
+from tests.people.coded_archive import SETTINGS, SIZE, make_store, run_over, write_photo
 from tests.serve.coded import service_of
 from tests.serve.live import LiveServer
 from tests.serve.ui.browser import Browser
 from tests.serve.ui.conftest import page_server
+from tests.store.store_samples import execute
 
 BrowserAt = Callable[[LiveServer], Browser]
 
@@ -52,6 +53,13 @@ def test_faces_with_pictures_and_photos(reader: Browser, archive: Path) -> None:
     again = reader.http.get(faces[1]["picture"])
     known = reader.http.get(faces[1]["picture"], headers={"If-None-Match": again.headers["ETag"]})
     assert (known.status_code, known.content) == (304, b"")
+
+
+def test_when_a_photo_was_taken(browser: Browser, server: LiveServer) -> None:
+    execute(server.client, "UPDATE core.media SET taken_at = '1904-01-02 03:04:05' WHERE media_id = 2")
+    faces = browser.get(f"people/{first(browser)}/faces")["faces"]
+    assert [face["photo"].get("takenAt") for face in faces] == [None, "1904-01-02T03:04:05", None]
+    assert ["takenAt" in face["photo"] for face in faces] == [False, True, False]
 
 
 @pytest.mark.parametrize("sort", ["added", "score"])
@@ -203,3 +211,55 @@ def test_a_person_of_many_faces(tmp_path: Path, browser_at: BrowserAt) -> None:
             pages = browser.pages(f"people/{who}/faces", "faces", sort=sort, count=100)
             assert [len(page) for page in pages] == [100] * 3
             assert len({face["id"] for page in pages for face in page}) == 300
+
+
+def test_a_cover_is_shown_while_it_is_the_persons(browser: Browser, archive: Path) -> None:
+    one, _, three = (person["id"] for person in browser.people())
+    own = browser.people()[0]["picture"]
+    last = browser.get(f"people/{three}/faces")["faces"][0]["id"]
+    browser.post("corrections", {"kind": "merge", "persons": [one, three]})
+    made = browser.post("corrections", {"kind": "cover", "persons": [one], "faces": [last]})
+    shown = browser.get(f"people/{one}")["person"]["picture"]
+    assert shown != own  # the face of the one who was merged has a stored picture
+    browser.post("corrections", {"kind": "cover", "persons": [one], "faces": [2]})
+    assert size_of(browser, browser.get(f"people/{one}")["person"]["picture"])[0] > 0  # cut from its photo
+    browser.post("corrections/undo", {"correction": made["correction"] + 1})
+    assert browser.get(f"people/{one}")["person"]["picture"] == shown
+    log = browser.get("corrections")["corrections"]
+    assert log[1]["text"].startswith("the cover picture of ")
+    browser.post("corrections", {"kind": "unmerge", "persons": [one]})
+    assert browser.get(f"people/{one}")["person"]["picture"] == own  # no face of it any more
+    for faces in ([], [1, 2], [99], [4]):  # the last is another's
+        browser.post("corrections", {"kind": "cover", "persons": [one], "faces": faces}, status=404 if faces else 400)
+
+
+def test_with_whom_and_when(tmp_path: Path, browser_at: BrowserAt) -> None:
+    photos, store = tmp_path / "photos", make_store(tmp_path / "store")
+    shown = {"a": [1, 2], "b": [1, 2], "copy of b": [1, 2], "c": [1, 3], "d": [1], "e": [2, 3]}
+    for number, (name, people) in enumerate(shown.items()):
+        file = write_photo(photos, f"{name}.png", *(Shown(person, number) for person in people))
+        exif = Image.Exif()
+        if name != "d":
+            exif[0x8769] = {0x9003: f"{2010 + number % 2}:05:0{number + 1} 10:00:00"}
+        Image.open(file).save(file, exif=exif)
+    run_over(photos, store)
+    with page_server(store) as server:
+        browser = browser_at(server)
+        browser.sign_in()
+        one = next(person for person in browser.people() if person["photos"] == 5)
+        around = browser.get(f"people/{one['id']}/around")
+        assert [each["photos"] for each in around["with"]] == [3, 1]
+        assert around["years"] == [{"year": 2010, "faces": 2}, {"year": 2011, "faces": 2}]
+        assert around["undated"] == 1
+        pages = browser.pages(f"people/{one['id']}/faces", "faces", sort="taken", count=2)
+        dates = [face["photo"].get("takenAt") for page in pages for face in page]
+        assert dates == [*sorted(filter(None, dates)), None]
+        of_year = browser.get(f"people/{one['id']}/faces", sort="taken", year=2011)["faces"]
+        assert [face["photo"]["takenAt"][:4] for face in of_year] == ["2011", "2011"]
+        other = around["with"][0]["person"]["id"]
+        together = browser.pages(f"people/{one['id']}/faces", "faces", count=2, **{"with": other})
+        assert [face["photo"]["name"] for page in together for face in page] == ["a.png", "b.png", "copy of b.png"]
+        browser.get(f"people/{one['id']}/faces", year="x", status=400)
+        for wrong in ("x", "00000000-0000-0000-0000-000000000000"):
+            browser.get(f"people/{one['id']}/faces", **{"with": wrong}, status=404)
+        browser.get("people/00000000-0000-0000-0000-000000000000/around", status=404)

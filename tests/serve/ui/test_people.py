@@ -37,6 +37,12 @@ MANY = listed(
 )
 
 
+def test_namesakes_are_others_who_are_shown() -> None:
+    people = listed(row(1, "Anna"), row(2, "anna"), row(3), row(4, "ANNA", hidden=True), row(5), row(6, "Berta"))
+    counts = {number: people.namesakes(one) for number, one in enumerate(people.rows.values(), start=1)}
+    assert counts == {1: 1, 2: 1, 3: 0, 4: 2, 5: 0, 6: 0}
+
+
 def found(people: PeopleList, sort: str, show: str = "all", text: str = "", count: int = 100) -> list[str]:
     """The ids' first numbers, over all pages."""
     after, ids = None, []

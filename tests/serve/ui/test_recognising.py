@@ -92,6 +92,55 @@ def test_enrolling_the_face_that_was_clicked(browser: Browser) -> None:
     assert browser.people(q="zoë") == []
 
 
+def test_a_new_face_is_added_to_somebody_and_nobody_is_merged_by_a_known_one(browser: Browser) -> None:
+    one, two, three = (person["id"] for person in browser.people())
+    known = send(browser, "enrol", photo(Shown(1, 8)), x=0.3, y=0.3, person=two).json()
+    assert (known["outcome"], known["person"]["id"]) == ("known", one)
+    assert [person["id"] for person in browser.people()] == [one, two, three]
+    added = send(browser, "enrol", photo(Shown(70)), x=0.3, y=0.3, person=two).json()
+    assert added["outcome"] == "inserted"
+    assert {person["id"]: person["merged"] for person in browser.people()} == {one: 0, two: 1, three: 0}
+    found = send(browser, "recognise", photo(Shown(70, 1))).json()["faces"][0]
+    assert found["person"]["id"] == two
+    assert send(browser, "enrol", photo(Shown(80)), x=0.3, y=0.3, person="x").status_code == 404
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+def test_what_was_enrolled_is_one_correction_that_undo_takes_back(browser: Browser, is_new: bool) -> None:
+    somebody = browser.people()[0]["id"]
+    browser.post("corrections", {"kind": "name", "persons": [somebody], "name": "Ada"})
+    before = browser.people()
+    to = {} if is_new else {"person": somebody}
+    made = send(browser, "enrol", photo(Shown(70)), "Zoë" if is_new else "", x=0.3, y=0.3, **to).json()
+    who = "Zoë" if is_new else "Ada"
+    assert browser.people() != before
+    (row, *_) = browser.get("corrections")["corrections"]
+    assert (row["correction"], row["own"], row["text"]) == (made["correction"], True, f"adding a face of “{who}”")
+    assert browser.get("corrections/last")["correction"] == made["correction"]
+    browser.post("corrections/undo", {"correction": made["correction"]})
+    assert browser.people() == before
+    undo = browser.get("corrections")["corrections"][0]["correction"]
+    refused = browser.post("corrections/undo", {"correction": undo}, status=409)
+    assert "add it again" in refused["message"]
+    assert send(browser, "recognise", photo(Shown(70, 1))).json()["faces"][0].get("person") is None
+
+
+def test_it_is_not_undone_once_the_new_person_was_merged(browser: Browser) -> None:
+    made = send(browser, "enrol", photo(Shown(70)), "Zoë", x=0.3, y=0.3).json()
+    browser.post("corrections", {"kind": "merge", "persons": [made["person"]["id"], browser.people()[0]["id"]]})
+    refused = browser.post("corrections/undo", {"correction": made["correction"]}, status=409)
+    assert refused["errorReason"] == "undo-blocked"
+
+
+def test_a_name_that_is_taken_is_asked_about(browser: Browser) -> None:
+    somebody = browser.people()[0]["id"]
+    browser.post("corrections", {"kind": "name", "persons": [somebody], "name": "Ada"})
+    asked = send(browser, "enrol", photo(Shown(70)), "ada", x=0.3, y=0.3)
+    assert (asked.status_code, asked.json()["errorReason"]) == (409, "name-taken")
+    assert [person["id"] for person in asked.json()["people"]] == [somebody]
+    assert send(browser, "enrol", photo(Shown(70)), "ada", x=0.3, y=0.3, anyway="true").json()["outcome"] == "inserted"
+
+
 def test_the_gates_reasons(browser: Browser) -> None:
     refused = send(browser, "enrol", photo(Shown(60, 0, 0.42)), "Poor", x=0.3, y=0.3).json()
     assert (refused["outcome"], refused["failed"]) == ("refused", ["center-pose", "contrast"])
@@ -108,6 +157,9 @@ def test_name_and_id_where_the_server_wants_both(store: Path, browser_at: Browse
         answer = send(browser, "enrol", photo(Shown(50)), "Zoë", x=0.3, y=0.3)
         assert (answer.status_code, answer.json()["errorReason"]) == (400, "person-headers-required")
         assert send(browser, "enrol", photo(Shown(50)), "Zoë", "z", x=0.3, y=0.3).json()["outcome"] == "inserted"
+        somebody = browser.people()[0]["id"]
+        added = send(browser, "enrol", photo(Shown(60)), x=0.3, y=0.3, person=somebody).json()
+        assert (added["outcome"], added["person"]["id"]) == ("inserted", somebody)
 
 
 def test_what_is_no_photo(reader: Browser) -> None:

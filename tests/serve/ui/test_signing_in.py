@@ -43,6 +43,10 @@ def test_a_browser_is_sent_to_the_page_and_a_program_finds_nothing(shared: LiveS
         assert page.headers["Referrer-Policy"] == "no-referrer"
         known = httpx.get(shared.url + address, headers={"If-None-Match": page.headers["ETag"]})
         assert (known.status_code, known.content) == (304, b"")
+        plain = httpx.get(shared.url + address, headers={"Accept-Encoding": "identity"})
+        assert ("Content-Encoding" in page.headers, "Content-Encoding" in plain.headers) == (True, False)
+        assert page.content == plain.content
+        assert page.headers["ETag"] != plain.headers["ETag"]
 
 
 @pytest.mark.parametrize("path", ["nothing.js", "../handlers.py", "..%2fhandlers.py", "%2e%2e/__init__.py", ""])

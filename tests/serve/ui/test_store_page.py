@@ -24,12 +24,14 @@ def test_counts_and_what_to_expect(browser: Browser) -> None:
     browser.post("corrections", {"kind": "hide", "persons": [three]})
     store = browser.get("store")
     assert [store[key] for key in ("people", "hidden", "unnamed", "records", "photos")] == [2, 1, 1, 3, 6]
-    assert store["faces"] == {"inserted": 3, "matched": 3, "rejected": 1}
+    assert [store[key] for key in ("faces", "named", "unassigned", "rejected")] == [7, 5, 1, 1]
+    assert sum(store["rejections"].values()) >= 1
     assert store["directories"] == [{"name": "main", "identities": 2}]
     assert store["disk"]["picturesBytes"] > 0
     assert store["disk"]["freeBytes"] > 0
     assert (store["model"]["embedder"], store["model"]["encrypted"]) == ("coded", False)
-    assert "not known" in store["expectation"]  # nobody calibrated coded faces
+    assert store["unassignedWhy"] == {"rejected": 1}
+    assert store["expected"] is None  # nobody calibrated coded faces
     assert "not calibrated" in store["warning"]
 
 
@@ -45,6 +47,7 @@ def test_a_threshold_of_another_index_is_to_be_confirmed(store: Path, browser_at
             browser.sign_in()
             told = browser.get("store")
             assert told["thresholdSet"] == is_set
+            assert told["remembered"] == "T 0.6"
             assert ("--threshold 0.6`" in told.get("unconfirmed", "")) == (not is_set)
 
 
@@ -100,6 +103,7 @@ def test_a_report_that_names_other_paths_is_not_shown(tmp_path: Path, browser_at
             runs = browser.get("runs")["runs"]
             assert all((store / "runs" / run["id"] / "report.html").is_file() for run in runs)
             assert [run["report"] is not None for run in runs] == shown
+            assert [not run["reportHidden"] for run in runs] == shown
             for run, may in zip(runs, shown, strict=True):
                 answer = browser.http.get(f"/ui/api/runs/{run['id']}/report")
                 assert answer.status_code == (200 if may else 404)
@@ -116,5 +120,30 @@ def test_a_store_without_people(tmp_path: Path, browser_at: BrowserAt) -> None:
         browser = browser_at(server)
         browser.sign_in()
         store = browser.get("store")
-        assert [store[key] for key in ("people", "photos", "faces", "directories")] == [0, 0, {}, []]
+        assert [store[key] for key in ("people", "photos", "faces", "directories")] == [0, 0, 0, []]
         assert browser.get("runs") == {"runs": []}
+
+
+def test_another_threshold_is_tried_and_applied(browser: Browser) -> None:
+    """At T = 0.01 the faces of one person are no longer one."""
+    before = browser.get("store")
+    tried = browser.post("regroup", {"threshold": 0.01})
+    assert tried["correction"] is None
+    assert (tried["threshold"], tried["moved"] > 0, tried["new"] > 0) == (0.01, True, True)
+    assert browser.get("store")["threshold"] == before["threshold"]
+    applied = browser.post("regroup", {"threshold": 0.01, "apply": True})
+    assert applied["correction"] is not None
+    assert {**applied, "correction": None} == tried
+    after = browser.get("store")
+    assert (after["threshold"], after["thresholdSet"], after["people"]) == (0.01, True, before["people"] + tried["new"])
+    browser.post("corrections/undo", {"correction": applied["correction"]})
+    undone = browser.get("store")
+    assert (undone["threshold"], undone["people"]) == (before["threshold"], before["people"])
+    for wrong in (None, True, -0.1, 99, "0.5"):
+        browser.post("regroup", {"threshold": wrong}, status=400)
+
+
+def test_runs_tell_what_they_did(browser: Browser) -> None:
+    (run,) = browser.get("runs")["runs"]
+    assert (run["photos"], run["faces"], run["newPeople"], run["rejected"]) == (6, 7, 3, 1)
+    assert run["seconds"] > 0

@@ -128,4 +128,10 @@ export async function request(method, path, { once = false, where = directory.ge
   }
 }
 
+// The answer, or undefined if the server refused it: of what the view can do without.
+export const quietly = (asked) =>
+  asked.catch((error) => {
+    if (!(error instanceof Refused)) throw error;
+  });
+
 export const get = (path, query, where) => request("GET", path, { query, where });

@@ -1,7 +1,7 @@
 // The page: who is signed in, and the view that the address names.
 import { directory, ended, findSession, session } from "./api.js";
 import { Changes } from "./changes.js";
-import { changed, findLast, forgetShown } from "./corrections.js";
+import { changed, findLast, forgetShown, heard, showAnew } from "./corrections.js";
 import { Asked, Dialog } from "./dialog.js";
 import { Gone, Top, UndoBar } from "./frame.js";
 import { html, render, useEffect, useLayoutEffect, useRef } from "./html.js";
@@ -10,12 +10,13 @@ import { People } from "./people.js";
 import { Person } from "./person.js";
 import { Recognise } from "./recognise.js";
 import { Review } from "./review.js";
-import { useRoute } from "./router.js";
+import { useRoute, useTitle } from "./router.js";
 import { SignIn } from "./signin.js";
 import { Store } from "./store.js";
 import { Twice } from "./twice.js";
 import { Unassigned } from "./unassigned.js";
 
+const TITLES = { unassigned: "Unassigned", review: "Review", recognise: "Recognise", changes: "Changes", store: "Store", person: "A person" };
 const VIEWS = {
   people: People,
   person: Person,
@@ -38,6 +39,12 @@ function View() {
     first.current = false;
     scrollTo(0, 0);
   }, [route.view, route.id]);
+  const others = useObservable(heard);
+  useEffect(() => {
+    if (!others || route.view === "people") return; // which looks at these people only, and keeps its place
+    if (route.view !== "person" || others.includes(route.id)) showAnew();
+  }, [others]);
+  useTitle(TITLES[route.view] ?? "People");
   const name = [`${route.view}/${route.id}`, route.view].find((one) => Object.hasOwn(VIEWS, one));
   const Shown = VIEWS[name ?? "people"];
   const key = [route.view, route.id, here].join("/");

@@ -14,18 +14,18 @@ export function Changes({ anew }) {
     <header><h1 id="changes">Changes</h1></header>
     ${log.done && !log.items.length
       ? html`<p class="soft">Nothing was changed in this directory.</p>`
-      : html`<div class="scrolled" tabindex="0" role="region" aria-labelledby="changes"><table>
-          <thead><tr><th class="number">Number</th><th>When</th><th>What</th><th>By</th><th>Undo</th></tr></thead>
-          <tbody>
-            ${log.items.map((row) => html`<tr key=${row.correction}>
-              <td class="number">${row.correction}</td><td>${time(row.at)}</td>
-              <td><bdi>${row.text}</bdi>${row.undoes && ` (number ${row.undoes})`}${row.overrode && ", although a correction said otherwise"}</td>
-              <td>${row.own ? "you" : BY[row.origin]}</td>
-              <td>${row.undone
-                ? "undone"
-                : row.canBeUndone && html`<button disabled=${busy} onClick=${() => undoOne(row)}>Undo<span class="unseen"> number ${row.correction}</span></button>`}</td>
-            </tr>`)}
-          </tbody>
-        </table></div>`}
+      : html`<ol class="changes" aria-labelledby="changes">
+          ${log.items.map((row) => html`<li key=${row.correction}>
+            <div class="spread">
+              <span class="clamped" title=${row.text}>
+                <bdi>${row.text}</bdi>${row.undoes && ` (number ${row.undoes})`}${row.overrode && ", although a correction said otherwise"}
+              </span>
+              <small class="soft">Number ${row.correction}, ${time(row.at)}, by ${row.own ? "you" : BY[row.origin]}</small>
+            </div>
+            ${row.undone
+              ? html`<span class="soft">undone</span>`
+              : row.canBeUndone && html`<button disabled=${busy} onClick=${() => undoOne(row)}>Undo<span class="unseen"> number ${row.correction}</span></button>`}
+          </li>`)}
+        </ol>`}
     ${!log.done && !log.loading && html`<button onClick=${log.more}>More</button>`}`;
 }

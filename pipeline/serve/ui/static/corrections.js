@@ -1,24 +1,24 @@
 // What is put right, one correction after another, and the undoing of the last. A view shows the change at once and hands
 // over how to show the page as it was, for when the server refuses or the user undoes it.
-import { Broken, Refused, directory, get, leaving, request, serverIsBack, signOut } from "./api.js";
+import { Broken, Refused, directory, get, leaving, request, serverIsBack, session, signOut } from "./api.js";
 import { askWhich } from "./dialog.js";
-import { count } from "./face.js";
 import { html } from "./html.js";
 import { observable } from "./observable.js";
 
-export const said = observable(null); // the last sentence for the user: { text, bad }
-export const last = observable(null); // what Undo takes back: { correction, text, blocked?, own? }, or what was enrolled
+export const said = observable(null); // the last sentence for the user: { text, bad, final: nothing can take it back }
+export const last = observable(null); // what Undo takes back: { correction, text, blocked?, own? }
 export const pending = observable(0); // corrections that the server has not answered
 export const changed = observable(0); // counts changes that no view has shown: all load anew
 
 const reverts = new Map(); // by the correction's id: how the view that showed it takes it back
+const lasting = new Map(); // likewise, of what a view shows again after it was left
 export const touched = new Set(); // ids of people whom corrections changed since a list that was left looked at them
 let onPage = {}; // stands for what is on the page: another one once a view was left or has loaded anew
 let newest = 0; // the largest id of a correction that is known of; they grow
 let queue = Promise.resolve();
 
 const after = (work) => (queue = queue.then(work, work));
-function inTurn(work) {
+export function inTurn(work) {
   pending.set(pending.get() + 1);
   const done = after(work);
   done.finally(() => pending.set(pending.get() - 1));
@@ -27,10 +27,37 @@ function inTurn(work) {
 addEventListener("beforeunload", (event) => pending.get() && !leaving && event.preventDefault()); // they would be lost
 export const signOutInTurn = () => after(signOut);
 
-export const say = (text, bad = false) => said.set({ text, bad });
+export const say = (text, bad = false, final = false) => said.set({ text, bad, final });
+
+// All tabs of this browser show what one of them changed.
+export const heard = observable(null); // the ids of people whom another tab changed last
+const tabs = new BroadcastChannel("facepipe");
+const tellTabs = (where, persons) => tabs.postMessage({ user: session.get()?.user, where, persons: [...persons] });
+tabs.onmessage = ({ data: { user, where, persons } }) => {
+  if (user !== session.get()?.user || where !== directory.get()) return;
+  persons.forEach((id) => touched.add(id));
+  heard.set(persons);
+  after(() => lookUpLast(where));
+};
+
 export function showAnew() {
   forgetShown();
   changed.set(changed.get() + 1);
+}
+
+// After a change that no view has shown; `persons`: ids of those whom it concerns.
+export function changedHere(where, persons = []) {
+  tellTabs(where, persons);
+  showAnew();
+}
+
+// After a correction that another request than `correct` made, and no view has shown but what `revert` takes back.
+export function madeHere(correction, text, where, revert) {
+  say(text);
+  if (revert) lasting.set(correction, revert);
+  newest = Math.max(newest, correction);
+  if (where === directory.get()) last.set({ correction, text });
+  changedHere(where);
 }
 
 // What views showed before cannot be taken back in those that are there now.
@@ -39,18 +66,21 @@ export function forgetShown() {
   reverts.clear();
 }
 
-const touch = ({ persons = [], gone = [] }) => [...persons, ...gone].forEach((id) => touched.add(id));
+const touch = ({ persons = [], gone = [] }, where) => {
+  [...persons, ...gone].forEach((id) => touched.add(id));
+  if (where) tellTabs(where, [...persons, ...gone]);
+};
 
 // `wish`: the body of the API's corrections. `text`: what it did. `handled(error)`: true where the view sees to it.
 // The answer; null where it was refused: then the page is as before, and the bar says why.
 export function correct(wish, text, revert = showAnew, handled = () => false) {
   const [where, before] = [directory.get(), onPage];
-  say(text);
+  say(text, false, wish.kind === "forget");
   return inTurn(async () => {
     try {
       const answer = await make(wish, where);
-      touch(answer);
       touch(wish);
+      touch(answer, where);
       const { correction } = answer;
       if (before !== onPage) showAnew(); // what is on the page may be from before the correction
       if (where !== directory.get()) return answer; // Undo is about the directory that is chosen
@@ -66,7 +96,7 @@ export function correct(wish, text, revert = showAnew, handled = () => false) {
       revert();
       const seen = handled(error);
       if (seen) said.set(null);
-      else say(error.message, true);
+      else say(wish.name ? `${error.message} Not done: ${text}` : error.message, true);
       if (left || (!seen && (error.reason === "changed-since" || error.status === 404))) showAnew();
       return null;
     }
@@ -103,33 +133,23 @@ const make = (wish, where) =>
     return share(persons, wish.persons) || share(faces, wish.faces);
   });
 
-// What `enrol` did in a directory is no correction; forgetting the new person takes it back.
-export function enrolled(person, text, where) {
-  say(text);
-  showAnew(); // no list has the new person
-  return inTurn(async () => {
-    const found = await get(`people/${person}`, {}, where).catch((error) => {
-      if (!(error instanceof Refused)) throw error;
-      return {}; // gone already, which undoing says
-    });
-    if (where === directory.get()) last.set({ forget: person, asOf: found.asOf, text });
-  });
-}
+// Whether the page offers to undo the last change: it is of this session, and what the bar says is not for ever.
+export const isOffered = (what, now) => Boolean(what) && what.own !== false && !now?.final;
 
-// Takes back what is the last one now; nothing while a correction is on its way, which would be the last.
+// Takes back what is the last one now, after a question if it is not offered; nothing while a correction is on its way, which
+// would be the last.
 export async function undo() {
   const [what, where] = [last.get(), directory.get()];
   if (!what || what.blocked || pending.get()) return undefined;
-  if (what.own === false && !(await isMeant(what))) return undefined;
+  if (!isOffered(what, said.get()) && !(await isMeant(what))) return undefined;
   return undoOne(what, where);
 }
 
-// Undoes one of the list of changes, whoever made it, or what was enrolled.
+// Undoes one of the list of changes, whoever made it.
 export function undoOne(what, where = directory.get()) {
   return inTurn(async () => {
     try {
-      if (what.forget) await takeOut(what, where);
-      else await takeBack(what.correction, where);
+      await takeBack(what.correction, where);
       say(`Undone: ${what.text}`);
     } catch (error) {
       if (!(error instanceof Refused)) throw error;
@@ -139,31 +159,17 @@ export function undoOne(what, where = directory.get()) {
   });
 }
 
-const isMeant = ({ text, at }) =>
-  askWhich("Undo what was done elsewhere?", html`<p>This was not done here: <bdi>${text}</bdi>${at && `, ${new Date(at).toLocaleString("en-GB")}`}.</p>`, {
-    undo: "Undo it",
-  });
+const isMeant = ({ text, at, own }) => {
+  const [asked, why] = own === false ? ["Undo what was done elsewhere?", "This was not done here"] : ["Undo an earlier change?", "This was done before"];
+  return askWhich(asked, html`<p>${why}: <bdi>${text}</bdi>${at && `, ${new Date(at).toLocaleString("en-GB")}`}.</p>`, { undo: "Undo it" });
+};
 
 async function takeBack(correction, where) {
-  touch(await once("corrections/undo", { correction }, where, () => false));
+  touch(await once("corrections/undo", { correction }, where, () => false), where);
   const revert = reverts.get(correction) ?? showAnew; // another view may be on the page by now
   reverts.delete(correction);
+  lasting.get(correction)?.();
   revert();
-}
-
-// Only the one face that came: the new person may have been merged with others since, who would be forgotten as well.
-async function takeOut({ forget, asOf }, where) {
-  const wish = { kind: "forget", persons: [forget], asOf };
-  const { faces } = await request("POST", "corrections", { json: wish, where }).catch((error) => {
-    if (error.reason !== "confirmation-needed") throw error;
-    return error.answer;
-  });
-  if (faces !== 1) {
-    const message = `Not undone: this person has ${count(faces, "face")} by now, all of which would be forgotten. That can be done on the person’s page.`;
-    throw new Refused(409, { message });
-  }
-  await once("corrections", { ...wish, confirm: true }, where, () => false);
-  showAnew();
 }
 
 export function findLast() {

@@ -1,15 +1,13 @@
 // Dialogs over the page: the browser's own, which keeps the focus inside and closes on Escape.
-import { html, useEffect, useRef } from "./html.js";
+import { html, useEffect, useLayoutEffect, useRef } from "./html.js";
 import { observable, useObservable } from "./observable.js";
 
 // `onClose`: asked to leave it; without it, it cannot be left. `label`: what a screen reader says of it.
 export function Dialog({ label, onClose, wide, children }) {
   const element = useRef(null);
-  useEffect(() => {
-    const before = document.activeElement;
-    element.current.showModal();
-    return () => before?.isConnected && before.focus();
-  }, []);
+  const before = useRef(document.activeElement);
+  useLayoutEffect(() => element.current.showModal(), []); // at once: the next key is the dialog's
+  useEffect(() => () => before.current?.isConnected && before.current.focus(), []); // once the dialog is gone
   const cancel = (event) => {
     event.preventDefault();
     onClose?.();

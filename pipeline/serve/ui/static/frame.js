@@ -1,7 +1,7 @@
 // What stands around each view: the navigation above, the bar with the last change and its undoing below.
 import { directory, gone, session } from "./api.js";
-import { last, pending, said, signOutInTurn, undo } from "./corrections.js";
-import { html, useEffect, useRef } from "./html.js";
+import { isOffered, last, pending, said, signOutInTurn, undo } from "./corrections.js";
+import { html, useEffect, useRef, useState } from "./html.js";
 import { useObservable } from "./observable.js";
 import { go, href, useRoute } from "./router.js";
 
@@ -13,6 +13,8 @@ const VIEWS = {
   changes: "Changes",
   store: "Store",
 };
+
+const SHOWN_MS = 10_000;
 
 export function Top() {
   const route = useRoute();
@@ -64,17 +66,35 @@ export function useKeys(keys) {
   }, []);
 }
 
+// What was done last, for a while; the view Changes keeps it. Only what this session did is offered for undoing here. A
+// screen reader is told by the unseen words, which are always there.
 export function UndoBar() {
   const now = useObservable(said);
   const undoable = useObservable(last);
   const busy = useObservable(pending) > 0;
+  const [faded, setFaded] = useState(true);
+  const [held, setHeld] = useState(false); // by the mouse or the focus
   useKeys({ u: undo });
+  useEffect(() => setFaded(!now), [now]);
+  useEffect(() => {
+    if (!now || busy || held || now.bad) return undefined;
+    const timer = setTimeout(() => setFaded(true), SHOWN_MS);
+    return () => clearTimeout(timer);
+  }, [now, busy, held]);
+  const close = () => {
+    setFaded(true);
+    document.getElementById("main").focus({ preventScroll: true });
+  };
+  const text = html`${busy && "Saving: "}<bdi>${now?.text}</bdi>`;
   return html`
-    <div class=${now || undoable ? "bar" : ""} role="region" aria-label="Last change" aria-busy=${busy}>
-      <span role="status" class=${"said" + (now?.bad ? " warning" : "")}><bdi>${now?.text}</bdi></span>
-      ${undoable &&
+    <p class="unseen" role="status">${now && text}</p>
+    <div class=${"bar" + (faded ? " faded" : "")} role="region" aria-label="Last change" aria-busy=${busy}
+      onPointerEnter=${() => setHeld(true)} onPointerLeave=${() => setHeld(false)} onFocusIn=${() => setHeld(true)} onFocusOut=${() => setHeld(false)}>
+      <span class=${"said" + (now?.bad ? " warning" : "")}>${text}</span>
+      ${isOffered(undoable, now) &&
       html`<button onClick=${undo} disabled=${Boolean(undoable.blocked)} title=${undoable.blocked} aria-disabled=${busy} aria-keyshortcuts="u">
         Undo${now?.text !== undoable.text && html`: <bdi class="soft">${undoable.text}</bdi>`} <kbd>U</kbd>
       </button>`}
+      <button class="plain" aria-label="Close" onClick=${close}>×</button>
     </div>`;
 }

@@ -3,5 +3,5 @@ import { h } from "./vendor/preact.js";
 import htm from "./vendor/htm.js";
 
 export { Fragment, render } from "./vendor/preact.js";
-export { useEffect, useLayoutEffect, useMemo, useRef, useState } from "./vendor/hooks.js";
+export { useEffect, useId, useLayoutEffect, useMemo, useRef, useState } from "./vendor/hooks.js";
 export const html = htm.bind(h);

@@ -1,11 +1,11 @@
 // A face on its photo, and adding one that the detector missed.
-import { Refused, get } from "./api.js";
-import { correct, say, showAnew } from "./corrections.js";
+import { get, quietly } from "./api.js";
+import { say, showAnew } from "./corrections.js";
 import { ask } from "./dialog.js";
-import { Face, nameOf } from "./face.js";
+import { Face, nameOf, spaced } from "./face.js";
 import { html, useEffect, useRef, useState } from "./html.js";
-import { askTaken } from "./naming.js";
-import { Photo } from "./photo.js";
+import { correctOrAsk } from "./naming.js";
+import { FaceList, Photo, boxesOf } from "./photo.js";
 import { pickPerson } from "./pick.js";
 
 const STEP = 0.02; // of the photo: by which a key moves or sizes the box
@@ -19,20 +19,68 @@ const pressed = ([x, y, w, h], [dx, dy], sizes) =>
     ? [x, y, within(w + dx * STEP, 1 - x), within(h + dy * STEP, 1 - y)]
     : [within(x + dx * STEP, 1 - w), within(y + dy * STEP, 1 - h), w, h];
 
-// A dialog with the photo of a face, or the face alone where the photo may not be shown. `notes`: what is known of it.
-export async function showFace({ photo, box, picture }, alt, notes) {
-  const next = await ask("Photo", (answer) => html`
-    ${photo?.picture
-      ? html`<${Photo} ...${pictureOf(photo)} boxes=${[{ box }]} />`
-      : html`<div class="single"><${Face} src=${picture} alt=${alt} eager /></div>`}
-    <p><bdi>${photo ? photo.path ?? photo.name : "This photo was posted; only the face is kept."}</bdi></p>
-    <p class="soft">${notes}</p>
-    <div class="row">
-      ${photo?.picture && html`<button onClick=${() => answer("add")}>Add a face…</button>`}
-      <button class="main" onClick=${() => answer(null)}>Close</button>
-    </div>`, true);
-  if (next === "add") await addFace(photo);
+// A dialog with the photo of one of these faces, or the face alone where the photo may not be shown; arrow keys go to the
+// next one. `notesOf(face)`: what is known of it.
+export async function showFace(faces, place, notesOf) {
+  const photo = await ask("Photo", (answer) => html`<${Viewer} faces=${faces} first=${place} notesOf=${notesOf} answer=${answer} />`, true);
+  if (photo) await addFace(photo);
 }
+
+const useFacesOf = (photo) => {
+  const [known, setKnown] = useState(null);
+  useEffect(() => {
+    let wanted = true;
+    setKnown(null);
+    if (photo?.picture)
+      quietly(get(`photos/${photo.id}/faces`)).then((found) => wanted && found && setKnown({ ...found, of: photo.id }));
+    return () => (wanted = false);
+  }, [photo?.id]);
+  return known?.of === photo?.id ? known : null;
+};
+
+const asOnPhoto = (face) => ({ ...face, person: face.person && { id: face.person, name: face.name } });
+
+function Viewer({ faces, first, notesOf, answer }) {
+  const [place, setPlace] = useState(first);
+  const [other, setOther] = useState(null); // which of the photo's faces was pointed out
+  const face = faces[place];
+  const { photo } = face;
+  const known = useFacesOf(photo);
+  const all = (known?.faces ?? []).filter(({ box }) => box).sort((one, next) => one.box[0] - next.box[0]).map(asOnPhoto);
+  const shown = all.length ? all : face.box ? [{ box: face.box }] : [];
+  const chosen = other ?? shown.findIndex(({ id }) => id === face.id);
+  const step = (by) => {
+    if (!faces[place + by]) return;
+    setOther(null);
+    setPlace(place + by);
+  };
+  const key = (event) => {
+    const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+    if (by) step(by);
+  };
+  return html`
+    <div onKeyDown=${key}>
+      ${photo?.picture
+        ? html`<div class="recognised">
+            <${Photo} key=${photo.id} ...${pictureOf(photo)} boxes=${all.length ? boxesOf(all, chosen, setOther) : shown} />
+            ${all.length > 0 && html`<${FaceList} faces=${all} chosen=${chosen} onChoose=${setOther} nobody="Nobody’s" />`}
+          </div>`
+        : html`<div class="single"><${Face} key=${face.id} src=${face.picture} alt="The face" eager /></div>`}
+      <p class="clamped"><bdi>${photo ? photo.path ?? photo.name : "This photo was posted; only the face is kept."}</bdi>
+        ${photo?.takenAt && html`<span class="soft"> ${day(photo.takenAt)}</span>`}</p>
+      <p class="soft clamped" aria-live="polite">${notesOf(face, place)}</p>
+      <div class="row">
+        ${faces.length > 1 && html`
+          <button aria-keyshortcuts="ArrowLeft" disabled=${!faces[place - 1]} onClick=${() => step(-1)}>Previous</button>
+          <button aria-keyshortcuts="ArrowRight" disabled=${!faces[place + 1]} onClick=${() => step(1)}>Next</button>`}
+        ${photo?.picture && html`<button onClick=${() => answer(photo)}>Add a face…</button>`}
+        <button class="main" autofocus onClick=${() => answer(null)}>Close</button>
+      </div>
+    </div>`;
+}
+
+// When a photo was taken: the camera's local time, without a zone.
+const day = (text) => new Date(`${text.slice(0, 10)}T12:00`).toLocaleDateString("en-GB", { dateStyle: "long" });
 
 const pictureOf = ({ picture, name, width, height }) => ({ src: picture, width, height, alt: `The photo ${name}` });
 
@@ -44,38 +92,21 @@ async function addFace(photo) {
 
 // `who`: a person, or the name of somebody new.
 async function add(photo, box, who, anyway) {
-  let taken = [];
   const wish = { kind: "add_face", photo: photo.id, box, anyway, ...(who.id ? { person: who.id } : { name: who.name }) };
-  const answer = await correct(wish, `Added a face of ${nameOf(who)}`, showAnew, (error) => {
-    if (error.reason === "name-taken") taken = error.answer.people;
-    return taken.length > 0;
-  });
-  if (answer) {
-    showAnew();
-    if (answer.tag) say(`Added as a tag, by which nobody is recognised: ${answer.tag}`);
-  } else if (taken.length) {
-    const choice = await askTaken(who.name, taken, "This is ");
-    if (choice) await add(photo, box, choice === "both" ? who : choice, choice === "both");
-  }
+  const [answer, choice] = await correctOrAsk(wish, `Added a face of ${nameOf(who)}`, showAnew, "This is ");
+  if (choice) await add(photo, box, choice === "both" ? who : choice, choice === "both");
+  if (!answer) return;
+  showAnew();
+  if (answer.tag) say(`Added as a tag, by which nobody is recognised: ${answer.tag}`);
 }
 
 // A photo with all its faces, on which a box is drawn: by dragging, or by the arrow keys.
 function Drawing({ photo, answer }) {
-  const [{ faces, minSidePx }, setKnown] = useState({ faces: [], minSidePx: 0 });
+  const { faces = [], minSidePx = 0 } = useFacesOf(photo) ?? {};
   const [box, setBox] = useState(null);
   const layer = useRef(null);
   const start = useRef(null);
-  useEffect(() => {
-    let wanted = true;
-    get(`photos/${photo.id}/faces`).then(
-      (found) => wanted && setKnown(found),
-      (error) => {
-        if (!(error instanceof Refused)) throw error; // it can be drawn without the others
-      },
-    );
-    layer.current.focus();
-    return () => (wanted = false);
-  }, []);
+  useEffect(() => layer.current.focus(), []);
   const at = ({ clientX, clientY }) => {
     const { left, top, width, height } = layer.current.getBoundingClientRect();
     return [within((clientX - left) / width), within((clientY - top) / height)];
@@ -96,7 +127,7 @@ function Drawing({ photo, answer }) {
   };
   const fits = box && box[2] * photo.width >= minSidePx && box[3] * photo.height >= minSidePx;
   const boxes = [
-    ...faces.map((face) => ({ box: face.box, text: face.name ?? (face.person ? "no name yet" : "?"), kind: face.person ? "known" : "" })),
+    ...faces.map(({ box: own, name, person }) => ({ box: own, text: name && spaced(name), kind: person ? "known" : "" })),
     ...(box ? [{ box, kind: "new" }] : []),
   ];
   return html`

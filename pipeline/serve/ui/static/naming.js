@@ -1,45 +1,66 @@
-// The name of a person, as a field over the page: Enter keeps it. Where somebody else has it, the two may be one.
+// Naming a person: Enter keeps it. Where somebody else has the name, the two may be one.
 import { correct } from "./corrections.js";
 import { ask } from "./dialog.js";
-import { Face, Somebody } from "./face.js";
-import { html, useRef, useState } from "./html.js";
+import { Face, Name, Somebody, isolated, nameOf, spaced } from "./face.js";
+import { html, useRef } from "./html.js";
+import { NameField } from "./namefield.js";
+import { observable, useObservable } from "./observable.js";
 
-// `onNamed(name)` shows it at once and returns how to take that back; `onMerge(other)` is asked for where they are one.
+// What was typed as somebody's name and is not kept: { the person's id: text }. It survives leaving the field and the view.
+export const drafts = observable({});
+export const draft = (id, text) => drafts.set({ ...drafts.get(), [id]: text }); // without a text: it is dropped
+
+// `correct`, which asks if the name is another's. [the answer or null, whose the name is: a person, `both`, or null].
+export async function correctOrAsk(wish, text, revert, before, picture, isLatest = () => true) {
+  let taken = [];
+  const answer = await correct(wish, text, revert, (error) => {
+    if (error.reason === "name-taken" && isLatest()) taken = error.answer.people;
+    return taken.length > 0;
+  });
+  return [answer, taken.length ? await askTaken(wish.name, taken, before, picture) : null];
+}
+
+// `onNamed(name)` shows it at once and returns how to take that back; `onMerge(other)` is asked for where they are one;
+// `onRefused()` if the server did not take it, unless by then it is not the latest; then it is the draft.
+export async function namePerson(person, name, asked) {
+  const { asOf, onNamed, onMerge, onRefused = () => {}, isLatest = () => true, anyway = false } = asked;
+  const wish = { kind: "name", persons: [person.id], name, anyway, asOf };
+  const text = name ? `Named ${isolated(name)}` : `Name taken away: ${nameOf(person)}`;
+  const [answer, choice] = await correctOrAsk(wish, text, onNamed(name), "Merge with ", person.picture, isLatest);
+  if (choice === "both") await namePerson(person, name, { ...asked, anyway: true });
+  else if (choice) onMerge(choice);
+  else if (!answer && isLatest()) {
+    if (drafts.get()[person.id] == null) draft(person.id, name);
+    onRefused();
+  }
+}
+
+// The name of a person, as a field over the page.
 export function Naming({ person, asOf, onNamed, onMerge }) {
-  const [typed, setTyped] = useState(null); // what the user made of it; null: nothing, or it is kept
   const saved = useRef(0); // how often
-  const shown = typed ?? person.name ?? "";
+  const known = spaced(person.name ?? "");
+  const shown = useObservable(drafts)[person.id] ?? known;
   const name = shown.trim();
-  const differs = name !== (person.name ?? "");
+  const differs = name !== known;
 
-  const keep = async (anyway) => {
+  const keep = () => {
+    if (!differs) return;
     const turn = ++saved.current;
-    const isLatest = () => turn === saved.current; // else a later name is on its way, which stays
-    let taken = [];
-    const wish = { kind: "name", persons: [person.id], name, anyway, asOf };
-    const text = name ? `Named ${name}` : `Name taken away: ${person.name}`;
-    setTyped(null);
-    const answer = await correct(wish, text, onNamed(name), (error) => {
-      if (error.reason === "name-taken" && isLatest()) taken = error.answer.people;
-      return taken.length > 0;
-    });
-    if (answer || !isLatest()) return;
-    setTyped((since) => since ?? name); // a name that the server did not take stays in the field
-    if (!taken.length) return;
-    const choice = await askTaken(name, taken, "Merge with ", person.picture);
-    if (choice === "both") keep(true);
-    else if (choice) onMerge(choice);
+    draft(person.id);
+    // If it is not the latest, a later name is on its way, which stays.
+    namePerson(person, name, { asOf, onNamed, onMerge, isLatest: () => turn === saved.current });
   };
-  const submit = (event) => {
-    event.preventDefault();
-    if (differs) keep(false);
+  const merge = (other) => {
+    draft(person.id);
+    onMerge(other);
   };
   return html`
-    <form class="naming" onSubmit=${submit}>
-      <input dir="auto" aria-label="Name" placeholder="Who is this?" value=${shown} autocomplete="off" spellcheck=${false}
-        onInput=${(event) => setTyped(event.currentTarget.value)} />
-      ${differs && html`<button class="main">Save</button>`}
-    </form>`;
+    <div class="naming">
+      <${NameField} person=${person} value=${shown} placeholder="Who is this?" onValue=${(text) => draft(person.id, text)} onName=${keep} onPerson=${merge}
+        onEscape=${() => draft(person.id)} />
+      ${differs && html`<button class="main" onClick=${keep}>Save</button>`}
+    </div>
+    ${differs && person.name && html`<p class="soft">The name is <${Name} name=${person.name} />.</p>`}`;
 }
 
 // The person that it is, or `both`; null where it was left. `before`: what a button says before who it is; `picture`: of
@@ -55,7 +76,7 @@ export function askTaken(name, people, before, picture) {
       </button></li>`)}
     </ul>
     <div class="row">
-      <button class="plain" onClick=${() => answer(null)}>Cancel</button>
+      <button class="plain" autofocus onClick=${() => answer(null)}>Cancel</button>
       <button onClick=${() => answer("both")}>Two people of that name</button>
     </div>`);
 }

@@ -1,10 +1,15 @@
 // Everybody as a grid of faces: to look at, find, choose, merge and hide.
 import { directory, get } from "./api.js";
-import { correct, touched } from "./corrections.js";
-import { Face, Name, count, nameOf } from "./face.js";
+import { ChosenBar, useChosen } from "./chosen.js";
+import { correct, heard, touched } from "./corrections.js";
+import { Face, Name, count, nameOf, spaced } from "./face.js";
 import { html, useEffect, useLayoutEffect, useRef, useState } from "./html.js";
 import { mergePeople } from "./merge.js";
+import { NameField } from "./namefield.js";
+import { draft, drafts, namePerson } from "./naming.js";
+import { useObservable } from "./observable.js";
 import { usePaged } from "./paged.js";
+import { pickPerson } from "./pick.js";
 import { change, href } from "./router.js";
 import { WindowedGrid } from "./windowed.js";
 
@@ -59,38 +64,92 @@ export function People({ settings, anew }) {
   const key = JSON.stringify([directory.get(), sort, show, q, anew]);
   const list = usePaged("people", { sort, show, q: q || null, count: 120 }, "people", anew, left.key === key ? left.list : null);
   const lookAtTouched = useLeft(key, list, show);
-  const [chosen, setChosen] = useState(new Map());
-  useEffect(() => setChosen(new Map()), [sort, show, q, anew]);
+  const others = useObservable(heard);
+  useEffect(() => {
+    if (others) lookAtTouched();
+  }, [others]);
+  const chosen = useChosen(list.items, sort, show, q, anew);
+  const [naming, setNaming] = useState(null); // the id of who is named in the grid
+  const typed = useObservable(drafts);
+  const textOf = (person) => typed[person.id] ?? spaced(person.name ?? "");
+  useEffect(() => setNaming(null), [sort, show, q]);
 
-  const toggle = (person) => {
-    const next = new Map(chosen);
-    if (!next.delete(person.id)) next.set(person.id, person);
-    setChosen(next);
-  };
-  const leave = (gone) => {
+  // `back`: ids of those who are shown again where it is taken back: the server may keep another record of merged ones.
+  const leave = (gone, back = gone) => {
     const before = list.items;
     const had = new Set(before.map(({ id }) => id));
-    setChosen(new Map());
+    chosen.clear();
     list.change((items) => items.filter((person) => !gone.has(person.id)));
     return () => list.change((items) => {
-      const now = new Set(items.map(({ id }) => id)); // others came and went meanwhile
-      return [...before.filter(({ id }) => now.has(id) || chosen.has(id)), ...items.filter(({ id }) => !had.has(id))];
+      const now = new Map(items.map((person) => [person.id, person])); // others came, went and changed meanwhile
+      const again = before.filter(({ id }) => now.has(id) || back.has(id));
+      return [...again.map((person) => (back.has(person.id) ? person : now.get(person.id))), ...items.filter(({ id }) => !had.has(id))];
     });
   };
   const hide = () => {
-    const people = [...chosen.values()];
+    const people = [...chosen.items.values()];
     const [kind, did] = show === "hidden" ? ["unhide", "Shown again"] : ["hide", "Hidden"];
     const wish = { kind, persons: people.map(({ id }) => id), asOf: list.asOf };
-    correct(wish, `${did}: ${people.length === 1 ? nameOf(people[0]) : count(people.length, "person", "people")}`, leave(chosen));
+    correct(wish, `${did}: ${people.length === 1 ? nameOf(people[0]) : count(people.length, "person", "people")}`, leave(chosen.items));
   };
-  const merge = async () => {
-    const merged = await mergePeople([...chosen.values()], list.asOf, (kept, others) => {
-      const revert = leave(new Set(others.map(({ id }) => id)));
+  const mergeThese = async (people, name) => {
+    const merged = await mergePeople(people, list.asOf, (kept, others) => {
+      const revert = leave(new Set(others.map(({ id }) => id)), new Set([kept, ...others].map(({ id }) => id)));
       const photos = [kept, ...others].reduce((sum, person) => sum + person.photos, 0);
       list.change((items) => items.map((person) => (person.id === kept.id ? { ...kept, photos } : person)));
       return revert;
-    });
+    }, name);
     if (merged) lookAtTouched();
+  };
+  const named = (person) => (name) => {
+    const { name: before, namesakes } = person;
+    const show = (shown) => list.change((items) => items.map((each) => (each.id === person.id ? { ...each, ...shown } : each)));
+    show({ name: name || undefined, namesakes: undefined });
+    return () => show({ name: before, namesakes });
+  };
+  const nameChosen = async () => {
+    const people = [...chosen.items.values()];
+    const who = await pickPerson(people.length > 1 ? "Who are they?" : "Who is this?", null, true);
+    if (!who) return;
+    if (who.id) mergeThese([who, ...people.filter(({ id }) => id !== who.id)]);
+    else if (people.length > 1) mergeThese(people, who.name);
+    else nameOne(people[0], who.name);
+  };
+  const nameOne = (person, name) =>
+    namePerson(person, name, {
+      asOf: list.asOf,
+      onNamed: named(person),
+      onMerge: (other) => mergeThese([other, person]),
+      onRefused: () => setNaming((now) => now ?? person.id),
+    });
+  const leaveField = (place) => {
+    setNaming(null);
+    requestAnimationFrame(() => document.querySelector(`li[aria-posinset="${place + 1}"] a`)?.focus());
+  };
+  // In the grid, whose field goes on to the next one without a name.
+  const nameNext = (place) => {
+    const next = list.items.find((person, at) => at > place && !person.name);
+    if (next) setNaming(next.id);
+    else leaveField(place);
+  };
+  const keepName = (person, place) => {
+    const name = textOf(person).trim();
+    draft(person.id);
+    nameNext(place);
+    if (name && name !== spaced(person.name ?? "")) nameOne(person, name);
+  };
+  const takeOffered = (person, place, other) => {
+    draft(person.id);
+    nameNext(place);
+    mergeThese([other, person]);
+  };
+  const pressed = (event, person, place) => {
+    if (event.key === " " && event.target.closest("a")) chosen.toggle(person, place, event.shiftKey);
+    else if (event.key === "n" || event.key === "F2") {
+      setNaming(person.id);
+      event.target.closest("li").querySelector(".in-grid input")?.focus(); // if it is open already
+    } else return;
+    event.preventDefault();
   };
 
   return html`
@@ -100,29 +159,45 @@ export function People({ settings, anew }) {
       <${Choice} label="Show" values=${SHOWN} value=${show} onChange=${(value) => change({ show: value })} />
       <${Choice} label="Sort by" values=${SORTS} value=${sort} onChange=${(value) => change({ sort: value })} />
     </header>
-    ${chosen.size > 0 &&
-    html`<div class="chosen-bar row" role="region" aria-label="Chosen people">
-      <strong class="spread" role="status">${chosen.size} chosen</strong>
-      ${chosen.size > 1 && html`<button class="main" onClick=${merge}>Merge</button>`}
+    <${ChosenBar} chosen=${chosen} label="Chosen people">
+      <button class="main" onClick=${nameChosen}>Name…</button>
+      ${chosen.items.size > 1 && html`<button onClick=${() => mergeThese([...chosen.items.values()])}>Merge</button>`}
       <button onClick=${hide}>${show === "hidden" ? "Show again" : "Hide"}</button>
-      <button class="plain" onClick=${() => setChosen(new Map())}>Clear</button>
-    </div>`}
-    <div class=${chosen.size ? "choosing" : ""} aria-busy=${Boolean(list.loading)}>
+    <//>
+    <div class=${chosen.items.size ? "choosing" : ""} aria-busy=${Boolean(list.loading)}>
       ${list.done && !list.items.length && html`<${Nobody} searched=${q || show !== "all"} />`}
-      <${WindowedGrid} items=${list.items} done=${list.done} onEnd=${list.more} label="People"
+      <${WindowedGrid} items=${list.items} done=${list.done} onEnd=${list.more} label="People" onKey=${pressed}
+        reveal=${naming && list.items.findIndex(({ id }) => id === naming)}
         draw=${(person, place) => html`
           <li key=${person.id} class=${"card" + (chosen.has(person.id) ? " chosen" : "")}
             aria-setsize=${list.total ?? -1} aria-posinset=${place + 1}>
-            <a href=${href("person", person.id)}>
+            <a href=${href("person", person.id)} aria-keyshortcuts="n Space">
               <${Face} src=${person.picture} key=${person.picture} />
-              <span class=${"who" + (person.name ? "" : " nameless")}><${Name} name=${person.name} /></span>
-              <small>${count(person.photos, "photo")}</small>
+              <span class=${naming === person.id ? "unseen" : "who" + (person.name ? "" : " nameless")}><${Name} name=${person.name} />
+                ${!person.name && html`<span class="unseen"> ${place + 1}</span>`}</span>
+              ${naming !== person.id && html`<small>${count(person.photos, "photo")}${person.namesakes && `, ${person.namesakes + 1} of this name`}</small>`}
             </a>
-            <label><input type="checkbox" checked=${chosen.has(person.id)} onChange=${() => toggle(person)} />
+            ${naming === person.id
+              ? html`<${FieldInGrid} person=${person} value=${textOf(person)} onValue=${(text) => draft(person.id, text)}
+                  onName=${() => keepName(person, place)} onPerson=${(other) => takeOffered(person, place, other)}
+                  onEscape=${() => {
+                    draft(person.id);
+                    leaveField(place);
+                  }} />`
+              : (typed[person.id] || !person.name) && html`<button class=${"plain" + (typed[person.id] ? "" : " name-it")} tabindex="-1" onClick=${() => setNaming(person.id)}>
+                  ${typed[person.id] ? html`Not saved: <bdi dir="auto">${typed[person.id]}</bdi>` : "Name"}<span class="unseen"> person ${place + 1}</span>
+                </button>`}
+            <label><input type="checkbox" tabindex="-1" checked=${chosen.has(person.id)} onClick=${(event) => chosen.toggle(person, place, event.shiftKey)} />
               <span class="unseen">Choose ${nameOf(person)}</span>
             </label>
           </li>`} />
     </div>`;
+}
+
+function FieldInGrid(field) {
+  const here = useRef(null);
+  useLayoutEffect(() => here.current.querySelector("input").focus(), []); // before the next key
+  return html`<div ref=${here} class="in-grid"><${NameField} ...${field} label=${`Name of ${nameOf(field.person)}`} placeholder="Who is this?" /></div>`;
 }
 
 const Nobody = ({ searched }) => html`

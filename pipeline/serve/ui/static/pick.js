@@ -1,8 +1,8 @@
 // Choosing a person, by typing a part of the name.
-import { Refused, get } from "./api.js";
 import { ask } from "./dialog.js";
 import { Somebody, count } from "./face.js";
-import { html, useEffect, useRef, useState } from "./html.js";
+import { html, useEffect, useState } from "./html.js";
+import { findPeople } from "./namefield.js";
 
 const SHOWN = 12;
 const TYPING_MS = 120;
@@ -15,32 +15,35 @@ export const pickPerson = (label, without, makes = false) =>
 function Picker({ label, without, makes, answer }) {
   const [typed, setTyped] = useState("");
   const [found, setFound] = useState(null); // { people, typed }: what was found of what was typed
-  const field = useRef(null);
-  useEffect(() => field.current.focus(), []);
   useEffect(() => {
     let wanted = true;
     const timer = setTimeout(async () => {
-      const query = { q: typed.trim() || null, sort: "photos", count: SHOWN + 1 };
-      const { people } = await get("people", query).catch((error) => {
-        if (error instanceof Refused) return { people: [] };
-        throw error;
-      });
-      if (wanted) setFound({ typed, people: people.filter(({ id }) => id !== without).slice(0, SHOWN) });
+      const people = await findPeople(typed.trim(), without, SHOWN);
+      if (wanted) setFound({ typed, people });
     }, found ? TYPING_MS : 0);
     return () => {
       wanted = false;
       clearTimeout(timer);
     };
   }, [typed]);
-  const submit = (event) => {
-    event.preventDefault();
-    if (found?.people.length && found.typed === typed) answer(found.people[0]); // not one of what was typed before
-  };
   const name = makes && typed.trim();
+  const submit = async (event) => {
+    event.preventDefault();
+    const people = found?.typed === typed ? found.people : await findPeople(typed.trim(), without, SHOWN);
+    const first = people[0] ?? (name && { name });
+    if (first) answer(first);
+  };
+  const key = (event) => {
+    const by = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+    if (!by) return;
+    event.preventDefault();
+    const all = [...event.currentTarget.querySelectorAll("input, .choices button")];
+    all[all.indexOf(document.activeElement) + by]?.focus();
+  };
   return html`
-    <form onSubmit=${submit}>
+    <form onSubmit=${submit} onKeyDown=${key}>
       <h2>${label}</h2>
-      <input ref=${field} type="search" dir="auto" aria-label="Name" placeholder="Name" value=${typed}
+      <input autofocus type="search" dir="auto" aria-label="Name" placeholder="Name" value=${typed}
         onInput=${(event) => setTyped(event.currentTarget.value)} />
       <p class="unseen" role="status">${found && count(found.people.length, "person", "people")}</p>
       <ul class="choices">
@@ -51,7 +54,7 @@ function Picker({ label, without, makes, answer }) {
           <span>Somebody new: <bdi dir="auto">${name}</bdi></span>
         </button></li>`}
       </ul>
-      ${found && !found.people.length && html`<p class="soft">Nobody fits.</p>`}
+      ${found && !found.people.length && !name && html`<p class="soft">Nobody fits.</p>`}
       <div class="row"><button type="button" class="plain" onClick=${() => answer(null)}>Cancel</button></div>
     </form>`;
 }

@@ -74,7 +74,7 @@ export function Review({ id, settings: { person }, anew }) {
   useKeys({ s: same, ArrowLeft: same, n: not, ArrowRight: not, k: skip, ArrowDown: skip });
 
   return html`
-    <header>
+    <header class="asking">
       <h1>Review</h1>
       <div class="spread evidence" role="status">${pair && html`<${Evidence} pair=${pair} />`}</div>
       <p class="soft">${[done && `${done.toLocaleString("en")} answered`, remaining > 0 && `${remaining.toLocaleString("en")} left`].filter(Boolean).join(", ")}</p>
@@ -145,30 +145,32 @@ const Evidence = ({ pair: { score, reasons } }) => html`
 function Pair({ pair, decide }) {
   const { one, other, oneFaces, otherFaces } = pair;
   return html`
-    <div class="pair" key=${keyOf(pair)}>
-      <${Side} person=${one} faces=${oneFaces} />
-      <${Side} person=${other} faces=${otherFaces} />
-    </div>
-    <div class="answers row">
-      <button class="main" aria-keyshortcuts="s ArrowLeft" onClick=${() => decide("same")}>Same <kbd>S</kbd></button>
-      <button aria-keyshortcuts="k ArrowDown" onClick=${() => decide("skip")}>Skip <kbd>K</kbd></button>
-      <button aria-keyshortcuts="n ArrowRight" onClick=${() => decide("not")}>Not the same <kbd>N</kbd></button>
+    <div class="asked">
+      <div class="pair" key=${keyOf(pair)}>
+        <${Side} which="One" person=${one} faces=${oneFaces} />
+        <${Side} which="Other" person=${other} faces=${otherFaces} />
+      </div>
+      <div class="answers row">
+        <button class="main" aria-keyshortcuts="s ArrowLeft" onClick=${() => decide("same")}>Same <kbd>S</kbd></button>
+        <button aria-keyshortcuts="k ArrowDown" onClick=${() => decide("skip")}>Skip <kbd>K</kbd></button>
+        <button aria-keyshortcuts="n ArrowRight" onClick=${() => decide("not")}>Not the same <kbd>N</kbd></button>
+      </div>
     </div>`;
 }
 
 // The largest picture is the one that the person is known by; below it others to compare with.
-function Side({ person, faces }) {
+function Side({ which, person, faces }) {
   const [looked, setLooked] = useState(null);
   const others = faces.filter((face) => face.picture && face.picture !== person.picture);
   const all = [person.picture, ...others.map((face) => face.picture)].filter(Boolean);
   return html`
-    <section aria-label=${nameOf(person)}>
+    <section aria-label=${`${which}: ${nameOf(person)}`}>
       <${Face} key=${looked ?? all[0]} src=${looked ?? all[0]} eager alt=${`A face of ${nameOf(person)}`} />
       ${all.length > 1 &&
       html`<div class="strip">
-        ${all.map((picture, place) => html`<button aria-label=${`Face ${place + 1} of ${nameOf(person)}`} key=${picture}
+        ${all.map((picture, place) => html`<button aria-label=${`${which}: face ${place + 1} of ${nameOf(person)}`} key=${picture}
           aria-pressed=${picture === (looked ?? all[0])} onClick=${() => setLooked(picture)}><${Face} src=${picture} eager /></button>`)}
       </div>`}
-      <p><a href=${href("person", person.id)}><${Name} name=${person.name} /></a> <span class="soft">${count(person.photos, "photo")}</span></p>
+      <p><a href=${href("person", person.id)}><${Name} name=${person.name} unseen=${which.toLowerCase()} /></a> <span class="soft">${count(person.photos, "photo")}</span></p>
     </section>`;
 }

@@ -1,5 +1,6 @@
 // What the address says after the #: a view, the id of what it shows, and its settings. So every view can be linked to,
 // and the server needs to know one path only.
+import { useEffect } from "./html.js";
 import { observable, useObservable } from "./observable.js";
 
 function parse(hash) {
@@ -17,6 +18,13 @@ const route = observable(parse(location.hash));
 addEventListener("hashchange", () => route.set(parse(location.hash)));
 
 export const useRoute = () => useObservable(route);
+
+// The title of the browser's tab, until another view says its own.
+export function useTitle(title) {
+  useEffect(() => {
+    if (title) document.title = `${title} – facepipe`;
+  }, [title]);
+}
 
 export function href(view, id = "", settings = {}) {
   const wanted = Object.entries(settings).filter(([, value]) => value !== "" && value != null);

@@ -29,7 +29,7 @@ export function SignIn({ user = "", why }) {
         <input ref=${first} name="user" autocomplete="username" required defaultValue=${user} autocapitalize="none" />
       </label>
       <label>Password
-        <input ref=${password} name="password" type="password" autocomplete="current-password" required />
+        <input ref=${password} name="password" type="password" autocomplete="current-password" required autofocus=${Boolean(user)} />
       </label>
       <div role="alert">${error && html`<p class="warning">${error}</p>`}</div>
       <button class="main" disabled=${busy}>Sign in</button>

@@ -1,6 +1,6 @@
 // People who are twice on a photo: to say that a face is not theirs, or that it is right on this photo.
 import { correct } from "./corrections.js";
-import { Name, count, nameOf } from "./face.js";
+import { Name, count, nameOf, spaced } from "./face.js";
 import { html, useEffect } from "./html.js";
 import { usePaged } from "./paged.js";
 import { Photo } from "./photo.js";
@@ -69,7 +69,7 @@ function Entry({ entry, isNot, allow }) {
         <p class="soft">${count(faces.length, "face")}${said && `: ${said}`}</p>
         <div class="row">
           ${faces.map((face, place) => html`<button key=${face.id} onClick=${() => isNot(entry, face)}>
-            <span>${place + 1} is not <bdi>${person.name || "this person"}</bdi></span>
+            <span>${place + 1} is not <bdi>${person.name ? spaced(person.name) : "this person"}</bdi></span>
           </button>`)}
           <button class="main" onClick=${() => allow(entry)}>Allow on this photo</button>
         </div>
