@@ -47,7 +47,7 @@ _LISTS: Final = {
     "left_out_folders": ("Folders that were left out", ("folder",)),
 }
 _KEYS: Final = {"person": "person_id", "photo": "path", "change": "change", "why": "reason"}  # column -> entry's key
-_REASONS: Final = {CENTER_POSE: "looking away", SHARPNESS: "not sharp", CONTRAST: "too little contrast"}
+_REASONS: Final = {CENTER_POSE: "turned away", SHARPNESS: "not sharp", CONTRAST: "little contrast"}
 _NO_PHOTOS: Final = frozenset({"moved_sources", "left_out_folders"})  # with paths of folders
 _PACKAGES: Final = ("facepipe", "torch", "openvino", "numpy", "pillow", "duckdb")
 

@@ -94,6 +94,31 @@ def test_what_the_newer_index_would_decide_otherwise(open_page: Callable[..., Op
     page.expect(page.page.get_by_role("link", name="would decide otherwise")).to_be_visible()
 
 
+def test_what_a_regroup_would_change_of_somebody_named(open_page: Callable[..., Opened], tmp_path: Path) -> None:
+    photos = {f"{variant}.png": [Shown(3, variant)] for variant in range(1, 5)}
+    store = fill(tmp_path, photos, ((1e-6, 0.06), (1e-3, 0.07))) / "store"
+    with serving(store, ui__photo_roots=str(tmp_path / "photos"), match__threshold=PARTS[0][1]) as served:
+        (ann,) = served.people.all()
+        served.people.name(ann.person_id, "Ann")
+        page = open_page(served)
+        page.sign_in()
+        page.go("review")
+        page.page.get_by_role("link", name="What a regroup would change").click()
+        moves = page.page.locator(".moves li")
+        page.expect(moves.first).to_contain_text("Ann")
+        page.expect(page.page.get_by_text("one face after another")).to_be_visible()
+        count = moves.count()
+        moves.first.get_by_role("button", name="right").click()
+        page.said("right with Ann")
+        page.expect(moves).to_have_count(count - 1)
+        page.done()
+        assert len(served.people.photos("Ann")) == 4
+        page.page.reload()
+        page.expect(page.page.get_by_text("Nothing is changed by it unless you say so")).to_be_visible()
+        page.expect(moves).to_have_count(count - 1)
+        assert page.findings() == []
+
+
 def test_all_pairs_are_answered_by_keys(page: Opened, served: Served) -> None:
     page.go("review")
     keys, pairs = page.page.keyboard, [shown(page)]

@@ -123,7 +123,7 @@ def test_a_run_leaves_a_page_that_needs_nothing_else(photos: Path, tmp_path: Pat
     # three measures.
     assert page.pictures == 2 + 2 + 2 * 2 + 3
     assert "broken.jpg" in page.text
-    assert "Looking away: 1" in page.headings
+    assert "Turned away: 1" in page.headings
     assert page.tags.count("svg") == 5
     assert problems(tmp_path / "store") == []
 

@@ -49,8 +49,8 @@ class PageContext(Context):
         return Calibration.from_dict(self.store.identity.calibration)
 
     @cached_property
-    def regrouped(self) -> dict[tuple[tuple[int, str], int, Changed], Regrouping]:
-        """The last dry run of a regroup by the newer index, by directory and versions; at most one."""
+    def regrouped(self) -> dict[tuple[str, tuple[int, str], int, Changed], Regrouping]:
+        """The last dry run of a regroup, by the index of `now` or the `newer`, directory and versions; at most one."""
         return {}
 
     @cached_property

@@ -1,9 +1,9 @@
-"""Pairs of people who may be one, and decisions that the newer index would change."""
+"""Pairs of people who may be one, and what a regroup would change, by this index or a newer one."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from pipeline.errors import CorrectionImpossible, ParameterInvalid, ReindexMissing
@@ -16,7 +16,7 @@ from pipeline.serve.cursors import Key, cursor, place_after
 from pipeline.serve.ui.answers import face_json, people_json
 from pipeline.serve.ui.context import Visit, stamp
 from pipeline.serve.ui.people_list import PeopleList, cursor_at
-from pipeline.store import Regrouping, Suggestion
+from pipeline.store import CorrectionAnswer, LocalStore, Regrouping, Suggestion
 
 _COUNT: Final = 40
 _SHOWN: Final = 500  # pairs, and groups of faces, decided differently
@@ -70,42 +70,54 @@ def _rank(pair: Suggestion) -> Key:
 
 
 def newer(visit: Visit) -> Json:
-    """What a regroup by the newer index would change: pairs of people that would be one, and faces that would move, by
-    current and new person; of people whom an earlier regroup joined and this one would part only the number. It decides
-    the whole directory, which can take minutes, and changes nothing. Raises CorrectionImpossible if there is no newer
-    index, or it can't be swapped in now."""
-    listed = visit.listed
+    """What a regroup by the newer index would change. Raises CorrectionImpossible if there is none, or it can't be
+    swapped in now."""
+    store = visit.context.store
     try:
-        client = visit.context.store.after_switch()
-        identity, found = client.identity, _regrouped(visit)
+        client = store.after_switch()
+        found = _regrouped(visit, "newer", lambda: visit.people.swap_and_regroup(dry_run=True).regrouped)
     except ReindexMissing as exc:  # whose text has paths
         detail = "There is no newer index, it lacks faces, or a run is not finished."
         raise CorrectionImpossible(detail=detail) from exc
+    return {"newer": client.identity.weights, **_regrouping_json(visit, client, found)}
+
+
+def regroup(visit: Visit) -> Json:
+    """What a regroup would change, also of people who were named or corrected, whom that of a run leaves alone. Raises
+    CorrectionImpossible."""
+    found = _regrouped(visit, "now", lambda: visit.people.regroup(dry_run=True))
+    return _regrouping_json(visit, visit.context.store, found)
+
+
+def _regrouping_json(visit: Visit, client: LocalStore, found: Regrouping) -> Json:
+    """Pairs of people that would be one, and faces that would move, by current and new person; of people whom an
+    earlier regroup joined and this one would part only the number. `client`: of the vectors by which it decides."""
+    listed = visit.listed
     rows = {one: row for one, row in listed.rows.items() if not row.hidden}  # people may have come since
     pairs = [(first, other) for first, *others in found.joins for other in others if first in rows and other in rows]
-    matcher = Matcher(calibration := Calibration.from_dict(identity.calibration), found.threshold)
+    matcher = Matcher(calibration := Calibration.from_dict(client.identity.calibration), found.threshold)
     wide = wider_threshold(calibration, found.threshold)
     with visit.service.directories.using(*visit.place) as directory:
         likely = compared(client, directory, pairs[:_SHOWN], matcher, wide)
         moves = _moved(visit, listed, directory, found)
     return {
-        "newer": identity.weights,
         "pairs": _pairs_json(visit, listed, likely),
         "total": len(pairs),
         "moves": moves,
         "faces": len(found.moves),
         "parted": len(found.parted),
-        "threshold": found.threshold,
+        "method": found.method,
         "asOf": stamp(listed.as_of),
     }
 
 
-def _regrouped(visit: Visit) -> Regrouping:
-    """A dry run of the regroup; the last one if nothing changed since. One thread at a time calls this."""
+def _regrouped(visit: Visit, by: str, decide: Callable[[], CorrectionAnswer | None]) -> Regrouping:
+    """A dry run of a regroup, which takes minutes for a large directory; the last one if nothing changed since. One
+    thread at a time calls this."""
     with visit.service.directories.using(*visit.place) as directory:
-        version = visit.place, visit.context.store.generation, directory.changed
+        version = by, visit.place, visit.context.store.generation, directory.changed
     if version not in visit.context.regrouped:
-        answer = visit.people.swap_and_regroup(dry_run=True).regrouped
+        answer = decide()
         assert answer is not None
         assert answer.regrouping is not None
         visit.context.regrouped.clear()

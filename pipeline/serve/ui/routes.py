@@ -52,6 +52,7 @@ def ui_routes(context: PageContext) -> list[tuple[str, str, Handler]]:
         ("POST", f"{_API}/corrections/undo", route(correcting.undo)),
         ("GET", f"{_API}/review", route(reviewing.pairs)),
         ("GET", f"{_API}/review/newer", route(reviewing.newer, context.deciding)),
+        ("GET", f"{_API}/review/regroup", route(reviewing.regroup, context.deciding)),
         ("GET", f"{_API}/store", route(store_page.store)),
         ("POST", f"{_API}/regroup", route(store_page.regroup, context.deciding)),
         ("GET", f"{_API}/runs", route(store_page.runs)),

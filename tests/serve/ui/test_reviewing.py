@@ -182,6 +182,33 @@ def test_what_the_newer_index_would_decide_otherwise(scattered: Path, tmp_path: 
         assert str(tmp_path) not in refused["message"]
 
 
+def test_what_a_regroup_would_change_of_somebody_named(tmp_path: Path, browser_at: BrowserAt) -> None:
+    """What was said to be right is not asked again, and the regroup leaves it."""
+    for variant in range(1, 5):
+        write_photo(tmp_path / "photos", f"{variant}.png", Shown(3, variant))
+    store = make_store(tmp_path / "store")
+    run_over(tmp_path / "photos", store, settings=replace(SETTINGS, match=MatchSettings(threshold=0.06)))
+    with page_server(store, match=STRICT.match) as server:
+        browser = browser_at(server)
+        browser.sign_in()
+        people = People(Store(server.client, STRICT, server.service), "ann")
+        (ann,) = people.all()
+        people.name(ann.person_id, "Ann")
+        run = people.regroup(of_run=True).regrouping
+        assert run is not None
+        assert run.moves == []
+        answer = browser.get("review/regroup")
+        (move, *others) = answer["moves"]
+        assert (answer["method"], answer["pairs"]) == ("sequential", [])
+        assert {each["from"]["name"] for each in (move, *others)} == {"Ann"}
+        wish = {"kind": "move", "persons": [move["fromRecord"]], "faces": move["ids"], "asOf": answer["asOf"]}
+        browser.post("corrections", {**wish, "from": move["from"]["id"]})
+        left = [face for each in browser.get("review/regroup")["moves"] for face in each["ids"]]
+        assert {*move["ids"]}.isdisjoint(left)
+        people.regroup()
+        assert {*move["ids"]} <= {face["face_id"] for face in people.photos("Ann")}
+
+
 def test_names_as_they_are_now_and_hidden_people(browser: Browser) -> None:
     pair = asked(browser, count=500)[0]
     one, other = pair["one"]["id"], pair["other"]["id"]

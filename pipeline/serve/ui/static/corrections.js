@@ -169,6 +169,7 @@ async function takeBack(correction, where) {
   const revert = reverts.get(correction) ?? showAnew; // another view may be on the page by now
   reverts.delete(correction);
   lasting.get(correction)?.();
+  lasting.delete(correction);
   revert();
 }
 

@@ -1,13 +1,12 @@
 // Making a face of the photo at hand a person, or hearing why it is too poor for that.
 import { Refused, directory, request, session } from "./api.js";
 import { madeHere } from "./corrections.js";
-import { nameOf } from "./face.js";
+import { nameOf, why } from "./face.js";
 import { html, useState } from "./html.js";
 import { askTaken } from "./naming.js";
 import { pickPerson } from "./pick.js";
 import { href } from "./router.js";
 
-const TOO_POOR = { "center-pose": "it does not look into the camera", sharpness: "it is not sharp enough", contrast: "it has too little contrast" };
 const MEASURES = { "center-pose": "centerPose", sharpness: "sharpness", contrast: "contrast" };
 
 const base64 = (text) => btoa(String.fromCharCode(...new TextEncoder().encode(text)));
@@ -85,7 +84,7 @@ export function Enrol({ face, file, known, onAdded }) {
 function told({ outcome, person, failed }, text) {
   if (outcome === "inserted") return { text: `${text}.`, person: person.id };
   if (outcome === "known") return { text: "This person is known already; nobody was added.", person: person?.id };
-  if (outcome === "refused") return { text: `Refused: ${list(failed.map((reason) => TOO_POOR[reason] ?? reason))}.`, bad: true };
+  if (outcome === "refused") return { text: `Refused: ${list(failed.map(why))}.`, bad: true };
   return { text: "No face was found there.", bad: true };
 }
 
@@ -94,11 +93,11 @@ function Poor({ face }) {
   const { gate } = session.get();
   return html`
     <div class="warning">
-      <p>This face cannot be enrolled: ${list(face.failed.map((reason) => TOO_POOR[reason] ?? reason))}.</p>
+      <p>This face cannot be enrolled: ${list(face.failed.map(why))}.</p>
       <ul>
         ${face.failed.map((reason) => {
           const measure = MEASURES[reason];
-          return html`<li>${reason}: ${face.quality[measure].toFixed(2)}, at least ${gate[measure].toFixed(2)} is wanted</li>`;
+          return html`<li>${why(reason)}: ${face.quality[measure].toFixed(2)}, at least ${gate[measure].toFixed(2)} is wanted</li>`;
         })}
       </ul>
     </div>`;

@@ -1,6 +1,6 @@
 // Pairs of people who may be one, side by side: one key each for same, not same and skip. Each answer shows at once and
-// is sent meanwhile; undoing one brings its pair back. Before a store changes its model, #/review/newer shows what its
-// newer index would decide otherwise.
+// is sent meanwhile; undoing one brings its pair back. #/review/regroup shows what a regroup would change, and
+// #/review/newer what one by the store's newer index would, before the store changes its model.
 import { correct } from "./corrections.js";
 import { Face, Name, count, nameOf } from "./face.js";
 import { useKeys } from "./frame.js";
@@ -11,6 +11,8 @@ import { TwiceLink } from "./twice.js";
 
 const AHEAD = 8; // pairs that are there before they are needed
 const PRELOADED = 2; // pairs whose pictures are
+
+const METHODS = { "average-link": "by average link", sequential: "of one face after another" };
 
 const keyOf = (pair) => `${pair.one.id} ${pair.other.id}`;
 
@@ -33,13 +35,13 @@ function unanswered({ items: pairs, asOf }, all) {
 }
 
 export function Review({ id, settings: { person }, anew }) {
-  const byNewer = id === "newer";
-  const list = usePaged(byNewer ? "review/newer" : "review", byNewer ? {} : { count: 40, person }, "pairs", anew);
-  const { newer, moves = [], faces, parted } = list.answer ?? {};
+  const ofRegroup = id === "newer" || id === "regroup";
+  const list = usePaged(ofRegroup ? `review/${id}` : "review", ofRegroup ? {} : { count: 40, person }, "pairs", anew);
+  const { newer, moves = [] } = list.answer ?? {};
   const [decided, setDecided] = useState(new Map()); // by pair: { answer: same, not or skip, one, other, name?, madeAt? }
   const left = unanswered(list, decided);
   const pair = left[0];
-  const remaining = left.length + (byNewer ? list.total - list.items.length : list.answer?.left) || 0;
+  const remaining = left.length + (ofRegroup ? list.total - list.items.length : list.answer?.left) || 0;
   const done = [...decided.values()].filter(({ answer }) => answer !== "skip").length;
   const skipped = decided.size - done;
 
@@ -78,22 +80,18 @@ export function Review({ id, settings: { person }, anew }) {
       <h1>Review</h1>
       <div class="spread evidence" role="status">${pair && html`<${Evidence} pair=${pair} />`}</div>
       <p class="soft">${[done && `${done.toLocaleString("en")} answered`, remaining > 0 && `${remaining.toLocaleString("en")} left`].filter(Boolean).join(", ")}</p>
-      ${(byNewer || person)
+      ${ofRegroup || person
         ? html`<a class="button" href=${href("review")}>Back to the pairs of now</a>`
-        : newer && html`<a class="button" href=${href("review", "newer")}>What <bdi>${newer}</bdi> would decide otherwise</a>`}
+        : html`<a class="button" href=${href("review", "regroup")}>What a regroup would change</a>
+            ${newer && html`<a class="button" href=${href("review", "newer")}>What <bdi>${newer}</bdi> would decide otherwise</a>`}`}
       <${TwiceLink} anew=${anew} />
     </header>
-    ${byNewer && html`<p class="soft">${list.loading
-      ? "Deciding all faces by the newer index. This can take minutes."
-      : list.answer && html`The newer index, by <bdi>${newer}</bdi>, would make one person of ${count(list.total, "pair")}, move
-          ${" "}${count(faces, "face")}${parted > 0 && `, and part ${count(parted, "person", "people")} whom an earlier regroup joined`}.
-          Nothing is changed by it unless you say so.${list.total > list.items.length &&
-          ` Here are ${list.items.length.toLocaleString("en")} of the pairs; open this again for the next ones.`}`}</p>`}
+    ${ofRegroup && html`<${OfRegroup} list=${list} byNewer=${id === "newer"} />`}
     ${pair
       ? html`<${Pair} pair=${pair} decide=${decide} />`
       : html`<div class="empty" aria-busy=${!list.done}>
           ${!list.done
-            ? html`<p>${byNewer ? "Deciding…" : "Looking for people who may be one…"}</p>`
+            ? html`<p>${ofRegroup ? "Deciding…" : "Looking for people who may be one…"}</p>`
             : html`<p>${done ? "That was all. " : ""}There is no pair to answer.</p>
                 ${skipped > 0 &&
                 html`<button onClick=${() => setDecided(new Map([...decided].filter(([, { answer }]) => answer !== "skip")))}>
@@ -103,8 +101,20 @@ export function Review({ id, settings: { person }, anew }) {
     ${moves.length > 0 && html`<${Moves} key=${list.asOf} moves=${moves} asOf=${list.asOf} />`}`;
 }
 
-// Faces that the newer index would give to somebody else: to make these moves now, or to leave them. Rows of one new
-// person are of one person here, too: the first splits it off, the others move there.
+function OfRegroup({ list, byNewer }) {
+  if (list.loading) return html`<p class="soft">Deciding all faces${byNewer && " by the newer index"}. This can take minutes.</p>`;
+  if (!list.answer) return null;
+  const { newer, method, faces, parted } = list.answer;
+  return html`<p class="soft">${byNewer ? html`The newer index, by <bdi>${newer}</bdi>,` : `A regroup ${METHODS[method]}`}
+    ${" "}would make one person of ${count(list.total, "pair")}, move ${count(faces, "face")}${parted > 0 &&
+    `, and part ${count(parted, "person", "people")} whom an earlier regroup joined`}. Nothing is changed by it unless you say so.${
+    list.total > list.items.length &&
+    ` Here are ${list.items.length.toLocaleString("en")} of the pairs; open this again for the next ones.`}</p>`;
+}
+
+// Faces that a regroup would give to somebody else: to make these moves now, or to say that the faces are right where they
+// are, which binds later regroups. Rows of one new person are of one person here, too: the first splits it off, the others
+// move there.
 function Moves({ moves, asOf }) {
   const [made, setMade] = useState(new Map()); // by the first face: true, or the id of the new person
   const newOnes = new Map(moves.filter(({ new: key, ids }) => key && made.get(ids[0])?.length).map(({ new: key, ids }) => [key, made.get(ids[0])]));
@@ -120,6 +130,11 @@ function Moves({ moves, asOf }) {
       (answer) => answer && !target && note(face, answer.persons[0]),
     );
   };
+  const keep = ({ ids: [face], ids: faces, from, fromRecord }) => {
+    note(face, true);
+    const wish = { kind: "move", persons: [fromRecord], faces, from: from.id, asOf };
+    correct(wish, `${count(faces.length, "face")} right with ${nameOf(from)}`, () => note(face, null));
+  };
   return html`
     <h2>Faces that would move</h2>
     <ul class="moves">
@@ -132,6 +147,7 @@ function Moves({ moves, asOf }) {
           : whose(group)}</p>
         ${(group.to || newOnes.has(group.new) || (group.new && group.from)) &&
         html`<button onClick=${() => move(group)}>Move ${group.ids.length === 1 ? "it" : "them"}</button>`}
+        ${group.from && html`<button onClick=${() => keep(group)}>${group.ids.length === 1 ? "It is" : "They are"} right</button>`}
       </li>`)}
     </ul>`;
 }
