@@ -9,7 +9,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from http.client import HTTPConnection, HTTPResponse
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -34,6 +34,8 @@ class FaultyProxy:
         self.failed: Counter[str] = Counter()
         self.closed = threading.Event()
         proxy, lock = self, threading.Lock()
+        # The server looks whether an object is there, and then writes it: two would write what S3 lets one write.
+        writing = threading.Lock()
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
@@ -51,11 +53,12 @@ class FaultyProxy:
                 elif fault == RESET:
                     self._reset()
                 else:
-                    connection = HTTPConnection(*target)
-                    connection.request(self.command, self.path, body, dict(self.headers))
-                    answer = connection.getresponse()
-                    whole = answer.read()
-                    connection.close()
+                    with nullcontext() if self.command in ("GET", "HEAD") else writing:
+                        connection = HTTPConnection(*target)
+                        connection.request(self.command, self.path, body, dict(self.headers))
+                        answer = connection.getresponse()
+                        whole = answer.read()
+                        connection.close()
                     self._send(answer, whole, fault)
 
             def _send(self, answer: HTTPResponse, whole: bytes, fault: str | None) -> None:
