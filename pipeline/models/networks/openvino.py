@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any, Final
 
 import numpy as np
@@ -33,9 +34,8 @@ class OpenVino:
 class OpenVinoNetwork:
     """A converted network, compiled for this processor; float32 if it lacks `precision`.
 
-    Thread-safe: each thread has its own request; `runtime.calls` calls run at once, others wait. A call runs on the
-    calling thread, and with `runtime.threads` > 1 also on others, which a forked child lacks: it must not call the
-    network then.
+    Thread-safe: `runtime.calls` calls run at once, others wait. A call runs on the calling thread, and with
+    `runtime.threads` > 1 also on others, which a forked child lacks: it must not call the network then.
     """
 
     def __init__(self, model: Any, runtime: OpenVino, precision: str = FLOAT32) -> None:
@@ -50,13 +50,18 @@ class OpenVinoNetwork:
         self._compiled = core().compile_model(model, "CPU", options)
         used = self._compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name()
         self.precision = BFLOAT16 if used == _HINTS[BFLOAT16] else FLOAT32
-        self._requests = threading.local()
+        # All at the start: OpenVINO crashed when one was created beside another's call.
+        self._idle: SimpleQueue[Any] = SimpleQueue()
+        for _ in range(runtime.calls):
+            self._idle.put(self._compiled.create_infer_request())
 
     def __call__(self, pixels: FloatArray) -> FloatArray:
         """[n, *shape] -> the torch network's output."""
-        if not hasattr(self._requests, "of_thread"):
-            self._requests.of_thread = self._compiled.create_infer_request()
-        answers: FloatArray = self._requests.of_thread.infer({0: np.ascontiguousarray(pixels)}, share_inputs=True)[0]
+        request = self._idle.get()
+        try:
+            answers: FloatArray = request.infer({0: np.ascontiguousarray(pixels)}, share_inputs=True)[0]
+        finally:
+            self._idle.put(request)
         return answers
 
 
