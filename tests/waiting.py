@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 
-def until(reached: Callable[[], object], message: str = "it did not happen", within_s: float = 20) -> None:
+def until(reached: Callable[[], object], message: str = "it did not happen", within_s: float = 60) -> None:
     """Waits until `reached()`, and fails after `within_s`."""
     deadline = time.monotonic() + within_s
     while not reached():

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import BrowserContext, ConsoleMessage, Locator
 
 AXE = Path(__file__).with_name("vendor") / "axe.min.js"
-_TIMEOUT_MS = 20_000  # of what a test waits for; a busy machine is not a failure
+_TIMEOUT_MS = 60_000  # of what a test waits for; a busy machine is not a failure
 
 
 class Opened:

@@ -35,7 +35,7 @@ def waiting(room: DecodingRoom, size: int) -> Iterator[threading.Event]:
 
 
 def gets_in(inside: threading.Event) -> bool:
-    return inside.wait(10)
+    return inside.wait(60)
 
 
 def waits(inside: threading.Event) -> bool:

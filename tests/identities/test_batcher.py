@@ -30,7 +30,7 @@ class HeldUpExtractor:
 
     def extract(self, images: Sequence[DecodedImage], times: StageTimes) -> list[pa.Table]:
         self.began.set()
-        assert self.open.wait(10)
+        assert self.open.wait(60)
         heights = [image.height for image in images]
         self.batches.append(heights)
         if 13 in heights:
@@ -66,7 +66,7 @@ def ask_while_busy(batcher: MicroBatcher, extractor: HeldUpExtractor, heights: S
 
     with ThreadPoolExecutor(len(heights) + 1) as pool:
         first = pool.submit(ask, 1)
-        assert extractor.began.wait(10)
+        assert extractor.began.wait(60)
         others = []
         for count, height in enumerate(heights, 1):
             others.append(pool.submit(ask, height))
@@ -139,7 +139,7 @@ def test_the_time_of_the_detector_is_without_queue_and_embedding(
 def test_closing_finishes_what_is_queued_and_takes_no_more(batcher: MicroBatcher, extractor: HeldUpExtractor) -> None:
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(batcher.extract, image(1))
-        assert extractor.began.wait(10)
+        assert extractor.began.wait(60)
         second = pool.submit(batcher.extract, image(2))
         while not batcher.queued:
             pass

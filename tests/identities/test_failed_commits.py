@@ -164,13 +164,13 @@ def test_a_directory_that_is_being_read_holds_up_no_other(
 
     def slow(self: StoredDirectory) -> Merges:
         begun.set()
-        assert go_on.wait(20)
+        assert go_on.wait(60)
         return merges(self)
 
     monkeypatch.setattr(StoredDirectory, "merges", slow)
     other = threading.Thread(target=post_handler.people.people, args=(post_handler.account, "absent", []))
     other.start()
-    assert begun.wait(10)
+    assert begun.wait(60)
     people: list[object] = []
     mine = threading.Thread(target=lambda: people.extend(post_handler.all()))
     mine.start()

@@ -41,7 +41,7 @@ class Handler(BaseHTTPRequestHandler):
         elif told.mode == "redirect" and self.path == "/weights.pt":
             self._answer(302, Location="/elsewhere")
         elif told.mode == "silent":
-            told.release.wait(20)
+            told.release.wait(60)
         elif start >= len(told.content):
             self._answer(416, **{"Content-Range": f"bytes */{len(told.content)}", "Content-Length": "0"})
         else:
@@ -65,7 +65,7 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
         if told.mode == "stalls":
             self.wfile.flush()
-            told.release.wait(20)
+            told.release.wait(60)
 
     def log_message(self, *args: Any) -> None:
         """Quiet."""

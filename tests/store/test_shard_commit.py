@@ -208,7 +208,7 @@ def test_all_of_many_listed_files_are_deleted(tmp_path: Path) -> None:
 def test_nobody_waits_for_the_checkpoint_after_his_answer(client: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """He may hold a directory's lock."""
     answered, in_time = threading.Event(), list[bool]()
-    monkeypatch.setattr(Catalog, "keep_log_short", lambda _: in_time.append(answered.wait(10)))
+    monkeypatch.setattr(Catalog, "keep_log_short", lambda _: in_time.append(answered.wait(60)))
     client.create_account("bob", None)
     answered.set()
     assert client.accounts() == ["bob"]
@@ -218,7 +218,7 @@ def test_nobody_waits_for_the_checkpoint_after_his_answer(client: LocalStore, mo
 def test_work_that_waits_goes_before_a_checkpoint(client: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
     done, queued = list[str](), threading.Event()
     monkeypatch.setattr(Catalog, "keep_log_short", lambda _: done.append("checkpoint"))
-    first = client.begin(lambda _: done.append("first" if queued.wait(10) else "alone"))
+    first = client.begin(lambda _: done.append("first" if queued.wait(60) else "alone"))
     second = client.begin(lambda _: done.append("second"))
     queued.set()
     first.result(), second.result()
