@@ -108,8 +108,8 @@ def test_what_a_regroup_would_change_of_somebody_named(open_page: Callable[..., 
         page.expect(moves.first).to_contain_text("Ann")
         page.expect(page.page.get_by_text("one face after another")).to_be_visible()
         count = moves.count()
-        moves.first.get_by_role("button", name="right").click()
-        page.said("right with Ann")
+        moves.first.get_by_role("button", name="Keep").click()
+        page.said("kept with Ann")
         page.expect(moves).to_have_count(count - 1)
         page.done()
         assert len(served.people.photos("Ann")) == 4

@@ -112,9 +112,8 @@ function OfRegroup({ list, byNewer }) {
     ` Here are ${list.items.length.toLocaleString("en")} of the pairs; open this again for the next ones.`}</p>`;
 }
 
-// Faces that a regroup would give to somebody else: to make these moves now, or to say that the faces are right where they
-// are, which binds later regroups. Rows of one new person are of one person here, too: the first splits it off, the others
-// move there.
+// Faces that a regroup would give to somebody else: to make these moves now, or to keep the faces where they are, which binds
+// later regroups. Rows of one new person are of one person here, too: the first splits it off, the others move there.
 function Moves({ moves, asOf }) {
   const [made, setMade] = useState(new Map()); // by the first face: true, or the id of the new person
   const newOnes = new Map(moves.filter(({ new: key, ids }) => key && made.get(ids[0])?.length).map(({ new: key, ids }) => [key, made.get(ids[0])]));
@@ -133,7 +132,7 @@ function Moves({ moves, asOf }) {
   const keep = ({ ids: [face], ids: faces, from, fromRecord }) => {
     note(face, true);
     const wish = { kind: "move", persons: [fromRecord], faces, from: from.id, asOf };
-    correct(wish, `${count(faces.length, "face")} right with ${nameOf(from)}`, () => note(face, null));
+    correct(wish, `${count(faces.length, "face")} kept with ${nameOf(from)}`, () => note(face, null));
   };
   return html`
     <h2>Faces that would move</h2>
@@ -147,7 +146,7 @@ function Moves({ moves, asOf }) {
           : whose(group)}</p>
         ${(group.to || newOnes.has(group.new) || (group.new && group.from)) &&
         html`<button onClick=${() => move(group)}>Move ${group.ids.length === 1 ? "it" : "them"}</button>`}
-        ${group.from && html`<button onClick=${() => keep(group)}>${group.ids.length === 1 ? "It is" : "They are"} right</button>`}
+        ${group.from && html`<button onClick=${() => keep(group)}>Keep ${group.ids.length === 1 ? "it" : "them"}</button>`}
       </li>`)}
     </ul>`;
 }
