@@ -75,24 +75,24 @@ def newer(visit: Visit) -> Json:
     store = visit.context.store
     try:
         client = store.after_switch()
-        found = _regrouped(visit, "newer", lambda: visit.people.swap_and_regroup(dry_run=True).regrouped)
+        found = _regrouping(visit, client, "newer", lambda: visit.people.swap_and_regroup(dry_run=True).regrouped)
     except ReindexMissing as exc:  # whose text has paths
         detail = "There is no newer index, it lacks faces, or a run is not finished."
         raise CorrectionImpossible(detail=detail) from exc
-    return {"newer": client.identity.weights, **_regrouping_json(visit, client, found)}
+    return {"newer": client.identity.weights, **found}
 
 
 def regroup(visit: Visit) -> Json:
     """What a regroup would change, also of people who were named or corrected, whom that of a run leaves alone. Raises
     CorrectionImpossible."""
-    found = _regrouped(visit, "now", lambda: visit.people.regroup(dry_run=True))
-    return _regrouping_json(visit, visit.context.store, found)
+    return _regrouping(visit, visit.context.store, "now", lambda: visit.people.regroup(dry_run=True))
 
 
-def _regrouping_json(visit: Visit, client: LocalStore, found: Regrouping) -> Json:
+def _regrouping(visit: Visit, client: LocalStore, by: str, decide: Callable[[], CorrectionAnswer | None]) -> Json:
     """Pairs of people that would be one, and faces that would move, by current and new person; of people whom an
     earlier regroup joined and this one would part only the number. `client`: of the vectors by which it decides."""
-    listed = visit.listed
+    listed = visit.listed  # before it is decided: what is corrected meanwhile is later than `asOf`
+    found = _regrouped(visit, by, decide)
     rows = {one: row for one, row in listed.rows.items() if not row.hidden}  # people may have come since
     pairs = [(first, other) for first, *others in found.joins for other in others if first in rows and other in rows]
     matcher = Matcher(calibration := Calibration.from_dict(client.identity.calibration), found.threshold)

@@ -209,6 +209,30 @@ def test_what_a_regroup_would_change_of_somebody_named(tmp_path: Path, browser_a
         assert {*move["ids"]} <= {face["face_id"] for face in people.photos("Ann")}
 
 
+def test_what_is_corrected_while_a_regroup_is_decided_is_noticed(
+    scattered: Path, tmp_path: Path, browser_at: BrowserAt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = shutil.copytree(scattered / "store", tmp_path / "store")
+    lax = MatchSettings(threshold=0.06)
+    with page_server(store, match=lax) as server:
+        browser = browser_at(server)
+        browser.sign_in()
+        people = People(Store(server.client, replace(SETTINGS, match=lax), server.service), "ann")
+        decide, named = People.regroup, list[str]()
+
+        def overtaken(self: People, **more: Any) -> Any:
+            decided = decide(self, **more)
+            named.append(decided.regrouping.joins[0][0])
+            people.name(named[0], "Ann")
+            return decided
+
+        monkeypatch.setattr(People, "regroup", overtaken)
+        answer = browser.get("review/regroup")
+        pair = next(pair for pair in answer["pairs"] if named[0] in both(pair))
+        wish = {"kind": "merge", "persons": sorted(both(pair)), "asOf": answer["asOf"]}
+        assert browser.post("corrections", wish, status=409)["errorReason"] == "changed-since"
+
+
 def test_names_as_they_are_now_and_hidden_people(browser: Browser) -> None:
     pair = asked(browser, count=500)[0]
     one, other = pair["one"]["id"], pair["other"]["id"]
