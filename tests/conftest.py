@@ -28,8 +28,9 @@ REMEMBERED = "TEST_REMEMBERED"  # the folder of `remembering.py`, which loads to
 
 gc.disable()  # until the tests are collected: what they import stays, and looking through it took 3 s
 
-# No deadline: a slow machine is not a failure.
-hypothesis.settings.register_profile("small", deadline=None, max_examples=25)
+# No deadline: a slow machine is not a failure. The same examples in each run, so that what fails is what was changed;
+# --full looks for new ones.
+hypothesis.settings.register_profile("small", deadline=None, max_examples=25, derandomize=True)
 hypothesis.settings.register_profile("full", deadline=None)
 
 
