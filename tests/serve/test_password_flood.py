@@ -21,7 +21,7 @@ from tests.serve.live import LiveServer
 from tests.waiting import until
 
 CONNECTIONS = 100
-REQUESTS = 10  # of each, sent at once
+REQUESTS = 9  # of each, sent at once: below the number of failing users after which an address is refused
 UNKNOWN = b"GET /people HTTP/1.1\r\nHost: localhost\r\nX-RPC-DIRECTORY: d\r\nX-RPC-AUTHORIZATION: %s\r\n\r\n"
 
 
@@ -39,7 +39,7 @@ def flood(live: LiveServer) -> Iterator[Callable[[str], None]]:
         with ExitStack() as stack:
             attackers = Clients(live.port, stack)
             yield begin
-        until(lambda: not live.server.server_state.tasks, "checks still wait", 30)
+        until(lambda: not live.server.server_state.tasks, "checks still wait", 60)
 
 
 @pytest.mark.slow
@@ -50,22 +50,24 @@ def test_a_flood_does_not_reach_a_verified_client_of_the_same_address(
     with live.http() as http:
         assert http.get("/people").status_code == 200
         flood("127.0.0.1")
-        for _ in range(20):
+        answered = 0
+        while answered < 20 and live.server.server_state.tasks:
             time.sleep(0.11)
-            start = time.monotonic()
             assert http.get("/people").status_code == 200
-            assert time.monotonic() - start < 2
+            answered += 1
+        assert answered > 3, "its first answers came when the flood was over"
 
 
 @pytest.mark.slow
-def test_a_flood_does_not_reach_a_new_client_of_another_address(clients: Clients, flood: Callable[[str], None]) -> None:
+def test_a_flood_does_not_reach_a_new_client_of_another_address(
+    live: LiveServer, clients: Clients, flood: Callable[[str], None]
+) -> None:
     flood("127.0.0.2")
     flood("127.0.0.3")
-    start = time.monotonic()
     for user in ("bob", "nobody-else"):
         request = head(b"GET /people").replace(b"alice:", user.encode() + b":")
         assert clients.ask(request, "127.0.0.4").status == (200 if user == "bob" else 401)
-    assert time.monotonic() - start < 4
+    assert live.server.server_state.tasks, "the answers came when the floods were over"
 
 
 def test_peers_take_turns() -> None:

