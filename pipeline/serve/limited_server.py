@@ -22,7 +22,7 @@ from pipeline.errors import UsageError
 from pipeline.serve.connections import Connections, Place
 from pipeline.serve.protocol import LimitedProtocol
 
-HANDSHAKE_TIMEOUT_S: Final = 10.0
+TLS_TIMEOUT_S: Final = 10.0  # for the handshake, and for the client's part of the end
 _TLS_BUFFER_BYTES: Final = 256 * 2**10
 _ACCEPTS_AT_ONCE: Final = 32  # then the loop serves existing connections
 _RETRY_S: Final = 0.5  # after the system lacked resources for a connection
@@ -157,7 +157,8 @@ class Acceptor:
             self._tls,
             handshake,
             server_side=True,
-            ssl_handshake_timeout=HANDSHAKE_TIMEOUT_S,
+            ssl_handshake_timeout=TLS_TIMEOUT_S,
+            ssl_shutdown_timeout=TLS_TIMEOUT_S,
             buffer=self._tls_buffer,
         )
         await self._loop.connect_accepted_socket(lambda: tls, connection)

@@ -114,7 +114,7 @@ def test_too_few_answers_fail_the_images_and_not_the_thread(
     monkeypatch.setattr(extractor, "extract", lambda *_: [])
     for _ in range(2):
         with ThreadPoolExecutor(1) as pool, pytest.raises(ValueError, match="zip"):
-            pool.submit(batcher.extract, image(1)).result(10)
+            pool.submit(batcher.extract, image(1)).result(60)
 
 
 def test_the_time_of_the_detector_is_without_queue_and_embedding(

@@ -77,7 +77,7 @@ def committed(store: Path) -> set[int]:
 @pytest.mark.slow
 def test_a_build_that_is_killed_at_random(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full: bool) -> None:
     """No face that is committed is embedded again."""
-    kills, photos, random = (30, 1500, Random(1)) if full else (3, 150, Random(1))
+    kills, photos, random = (30, 1500, Random(1)) if full else (3, 300, Random(1))
     for person in range(1, photos + 1):
         write_photo(tmp_path / "photos", f"{person}.png", Shown(person))
     run_over(tmp_path / "photos", made := make_store(tmp_path / "store"), settings=settings())

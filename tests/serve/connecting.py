@@ -29,7 +29,7 @@ class Clients:
 
     def connect(self, host: str = "127.0.0.1") -> socket.socket:
         address = ("127.0.0.1", self._port)
-        return self._stack.enter_context(socket.create_connection(address, timeout=10, source_address=(host, 0)))
+        return self._stack.enter_context(socket.create_connection(address, timeout=60, source_address=(host, 0)))
 
     def begun(self, request: bytes, count: int, host: str = "127.0.0.2") -> list[socket.socket]:
         """Connections whose request waits for its body: it must have the header Expect: 100-continue."""

@@ -42,7 +42,7 @@ def begin(senders: Clients, bodies: int, sent: int) -> list[socket.socket]:
     connections = senders.begun(BEGIN, bodies)
     for connection in connections:
         connection.sendall(bytes(sent))
-    until(lambda: held_bytes(senders.url) >= bodies * sent, within_s=10)
+    until(lambda: held_bytes(senders.url) >= bodies * sent)
     return connections
 
 

@@ -45,7 +45,7 @@ def places(live: LiveServer) -> Iterator[Places]:
         patch.setattr(free, "total", 6)
         patch.setattr(free, "per_peer", 6)
         yield free
-    until(lambda: not (free.taken or live.server.connections.reserve.taken), "a place is lost", 10)
+    until(lambda: not (free.taken or live.server.connections.reserve.taken), "a place is lost")
 
 
 @pytest.fixture
@@ -85,7 +85,7 @@ def test_silent_connections_neither_stop_a_tls_server_nor_fill_its_log(forked_se
 def test_a_tls_handshake_is_timed(
     tmp_path: Path, extractor: BatchExtractor, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(limited_server, "HANDSHAKE_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(limited_server, "TLS_TIMEOUT_S", 0.3)
     certificate = make_certificate(tmp_path)
     flags = {"serve__tls_cert": str(certificate.cert), "serve__tls_key": str(certificate.key)}
     with live_server(tmp_path / "store", extractor, **flags) as server, ExitStack() as stack:
@@ -96,8 +96,23 @@ def test_a_tls_handshake_is_timed(
             with contextlib.suppress(ConnectionError):
                 while connection.recv(100):  # an alert may come
                     pass
-        until(lambda: not server.server.connections.places.taken, within_s=5)
+        until(lambda: not server.server.connections.places.taken)
     assert not [record for record in caplog.records if record.levelname in ("WARNING", "ERROR")]
+
+
+def test_a_tls_client_that_does_not_see_the_end_holds_no_place(
+    tmp_path: Path, extractor: BatchExtractor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor does it hold up the server's stop: it would for the 30 seconds of asyncio."""
+    monkeypatch.setattr(limited_server, "TLS_TIMEOUT_S", 0.3)
+    certificate = make_certificate(tmp_path)
+    flags = {"serve__tls_cert": str(certificate.cert), "serve__tls_key": str(certificate.key)}
+    with live_server(tmp_path / "store", extractor, **flags) as server, ExitStack() as stack:
+        plain = Clients(server.port, stack).connect()
+        connection = stack.enter_context(certificate.client().wrap_socket(plain, server_hostname="127.0.0.1"))
+        connection.sendall(HEALTH.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
+        assert connection.recv(100).startswith(b"HTTP/1.1 200")
+        until(lambda: not server.server.connections.places.taken, within_s=20)
 
 
 def test_a_peer_with_its_share_closes_its_own_longest_idle_connection(
@@ -157,7 +172,7 @@ def test_an_answer_that_nobody_reads_ends(
     connection = attacked.connect()
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     connection.sendall(HEALTH.replace(b"/healthz", b"/openapi.json") * 300)
-    until(lambda: not places.taken, within_s=10)
+    until(lambda: not places.taken)
     with live.http() as http_client:
         assert http_client.get("/people").status_code == 200
 

@@ -204,9 +204,9 @@ def test_browsers_are_told_to_stay_with_tls(
             (request(b"Host: evil.example"), 421),
             (b"no request\r\n\r\n", 400),
         ):
-            plain = stack.enter_context(socket.create_connection((host, urlsplit(server.ready).port or 0), timeout=10))
+            plain = stack.enter_context(socket.create_connection((host, urlsplit(server.ready).port or 0), timeout=60))
             connection: ssl.SSLSocket = stack.enter_context(tls.wrap_socket(plain))
             connection.sendall(data)
-            answer = http.client.HTTPResponse(connection)
+            answer = stack.enter_context(http.client.HTTPResponse(connection))
             answer.begin()
             assert (answer.status, answer.headers[HSTS]) == (status, "max-age=2592000")

@@ -39,7 +39,7 @@ def flood(live: LiveServer) -> Iterator[Callable[[str], None]]:
         with ExitStack() as stack:
             attackers = Clients(live.port, stack)
             yield begin
-        until(lambda: not live.server.server_state.tasks, "checks still wait", 60)
+        until(lambda: not live.server.server_state.tasks, "checks still wait")
 
 
 @pytest.mark.slow

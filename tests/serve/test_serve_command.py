@@ -88,7 +88,7 @@ def test_a_server_with_tls_and_two_ports_that_stops_in_good_order(
 
 def wait_for_post(url: str, tls: ssl.SSLContext | bool = True) -> None:
     """Until the metrics of the server show a post at work."""
-    until(lambda: "facepipe_pending_posts 1.0" in httpx.get(f"{url}/metrics", verify=tls).text, within_s=30)
+    until(lambda: "facepipe_pending_posts 1.0" in httpx.get(f"{url}/metrics", verify=tls).text)
 
 
 def test_ctrl_c_ends_it_too(store: Path, forked_servers: Forker) -> None:
