@@ -137,7 +137,6 @@ def assert_equal(bulk: Decisions, posted: Decisions) -> None:
 
 @pytest.mark.faces
 @pytest.mark.slow
-@pytest.mark.timeout(3600)
 def test_unnamed_photos(photos: Path, tmp_path: Path, extractor: BatchExtractor) -> None:
     rows = manifest_of(photos, photos / "manifest.csv", named=False)
     bulk = by_run(photos / "manifest.csv", tmp_path / "run")
@@ -147,7 +146,6 @@ def test_unnamed_photos(photos: Path, tmp_path: Path, extractor: BatchExtractor)
 
 @pytest.mark.faces
 @pytest.mark.slow
-@pytest.mark.timeout(3600)
 def test_named_photos(photos: Path, tmp_path: Path, extractor: BatchExtractor) -> None:
     rows = manifest_of(photos, photos / "manifest.csv", named=True)
     bulk = by_run(photos / "manifest.csv", tmp_path / "run")

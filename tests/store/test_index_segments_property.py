@@ -39,7 +39,6 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(3600)  # at full size it takes a quarter of an hour
 def test_searches_see_what_is_recorded_and_what_is_erased_is_in_no_file(
     template: Path, tmp_path: Path, journeys: bool, full: bool
 ) -> None:
