@@ -489,6 +489,7 @@ def test_an_erasure_whose_clean_up_failed_keeps_its_receipt(store: Path, tmp_pat
     assert answer("erase", "receipt", file, "--store", store)["state"] == "erased"
 
 
+@pytest.mark.slow
 def test_killed_anywhere_the_store_knows_the_receipt_of_what_is_deleted(store: Path, tmp_path: Path) -> None:
     file, known = tmp_path / "grace.json", set()
     (tmp_path / "copies").mkdir()

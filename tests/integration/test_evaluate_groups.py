@@ -90,6 +90,7 @@ def test_clustering_of_a_store(labels: Path, store: Path, photos: Path, tmp_path
     assert "BCubed" in (tmp_path / "figures" / "clustering.html").read_text("utf-8")
 
 
+@pytest.mark.slow
 def test_a_sweep_groups_the_labelled_faces_by_both_methods(labels: Path, store: Path, tmp_path: Path) -> None:
     report = report_of("clustering", labels, "--store", store, "--sweep", "--out", tmp_path)
     assert (report["faces"], report["people"]) == (7, 2)

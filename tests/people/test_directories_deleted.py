@@ -149,6 +149,7 @@ def test_no_account_is_deleted_during_a_run(archive: Path) -> None:
     assert len(answer("people", "list", "--store", store)["people"]) == 3
 
 
+@pytest.mark.slow
 def test_killed_anywhere_the_same_command_deletes_the_rest_of_an_account(archive: Path, tmp_path: Path) -> None:
     store = archive / "store"
     answer("account", "create", "eve", "--store", store)

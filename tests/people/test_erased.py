@@ -303,6 +303,7 @@ def names_in(store: Path) -> set[str]:
         return {*client.read("SELECT name FROM core.persons")["name"].to_pylist()}
 
 
+@pytest.mark.slow
 def test_killed_anywhere_the_next_opening_erases_the_rest(alive: tuple[Archive, Traces], tmp_path: Path) -> None:
     archive, traces = alive
     store = Path(shutil.copytree(archive.store, tmp_path / "store"))
@@ -381,6 +382,7 @@ def forget_all(archive: Archive, opened: Store) -> None:
     opened.erase(now=True)
 
 
+@pytest.mark.slow
 def test_erased_while_a_run_a_regroup_an_export_and_posts_go_on(tmp_path: Path) -> None:
     """Those who are forgotten are enrolled again meanwhile."""
     archive = Archive(tmp_path, nights=0)

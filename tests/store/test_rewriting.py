@@ -255,6 +255,7 @@ def test_a_full_disk_leaves_the_catalog_as_it_was(forgotten: LocalStore, point: 
     assert in_files(forgotten.path, NAME) == []
 
 
+@pytest.mark.slow
 def test_killed_anywhere_the_next_opening_erases(forgotten: LocalStore, tmp_path: Path) -> None:
     (tmp_path / "copies").mkdir()
     copies = copied_at_points(forgotten.path, tmp_path / "copies", forgotten.erase_catalog, every=True)
