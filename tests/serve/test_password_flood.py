@@ -33,6 +33,7 @@ def flood(live: LiveServer) -> Iterator[Callable[[str], None]]:
         for connection in range(CONNECTIONS):
             users = (f"nobody-{host}-{connection}-{number}:x".encode() for number in range(REQUESTS))
             attackers.connect(host).sendall(b"".join(UNKNOWN % user for user in users))
+        until(lambda: live.server.server_state.tasks)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(accounts, "_N", accounts._N // 16)
