@@ -76,7 +76,7 @@ def plain(faces: FacesToLink, tight: float, cut: float, most: int) -> set[frozen
         clusters[best[1]] += clusters.pop(best[2])
 
 
-@pytest.mark.parametrize("count", [2, 700, pytest.param(5000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [2, 700, 5000])
 def test_all_links_are_those_of_scipy(count: int, full: bool) -> None:
     if count == 5000 and not full:
         pytest.skip("all pairs of 5,000 faces take minutes: with --full")
